@@ -1,0 +1,139 @@
+"""What a cast hands over: plain data, no torch graph in it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from ingot.errors import ArtefactError
+
+if TYPE_CHECKING:
+    from ingot.plan.model import Plan
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """One tensor at a boundary (of a delegate or of the whole program); scale and friends are None where it is float."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | str, ...]
+    layout: str = "contiguous"
+    scale: float | None = None
+    zero_point: int | None = None
+    qmin: int | None = None
+    qmax: int | None = None
+
+
+@dataclass(frozen=True)
+class Boundary:
+    """The inputs and the outputs of the program, in calling order."""
+
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+
+
+@dataclass(frozen=True)
+class Delegate:
+    """One piece of the program that a backend runs whole."""
+
+    backend: str
+    ops: int
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    kinds: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class HostOp:
+    """One op that stayed outside every delegate, and why."""
+
+    op: str
+    name: str
+    source: str
+    reason: str
+    hint: str
+
+
+@dataclass(frozen=True)
+class OutputCheck:
+    """How one output of the artefact compares with the float model and with its own quantized graph."""
+
+    name: str
+    sqnr_db: float
+    max_abs_error: float
+    worst_channel_db: float
+    faithful_db: float
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class Check:
+    """What running the artefact showed."""
+
+    executed_on: str
+    batches: int
+    outputs: tuple[OutputCheck, ...]
+    passed: bool
+    culprit: str | None = None
+
+    @property
+    def max_abs_error(self) -> float:
+        return max((o.max_abs_error for o in self.outputs), default=0.0)
+
+
+@dataclass(frozen=True)
+class Casting:
+    """A finished cast: the program, its pieces, the plan it came from and what running it showed."""
+
+    target: str
+    pte: bytes
+    delegates: tuple[Delegate, ...]
+    host_ops: tuple[HostOp, ...]
+    io: Boundary
+    plan: Plan
+    check: Check | None = None
+    timings: dict[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    # What verify() needs and the user need not see: the float reference and the quantized graph.
+    evidence: Any = field(default=None, repr=False, compare=False)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the program; the file appears whole or not at all."""
+        with whole_file(path) as f:
+            f.write(self.pte)
+        return Path(path)
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write one self-contained HTML page."""
+        from ingot.report.html import page
+
+        with whole_file(path) as f:
+            f.write(page(self).encode())
+        return Path(path)
+
+    def with_check(self, check: Check, seconds: float) -> Casting:
+        return replace(self, check=check, timings={**self.timings, "verify": seconds})
+
+
+@contextmanager
+def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A binary file that replaces `path` only when everything was written."""
+    target = Path(path)
+    temp = None
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as f:
+            temp = Path(f.name)
+            yield f  # type: ignore[misc]
+        os.replace(temp, target)
+    except OSError as e:
+        raise ArtefactError(f"could not write {target}", why=str(e), hint="free some space or choose another folder") from e
+    finally:
+        if temp is not None:
+            temp.unlink(missing_ok=True)
