@@ -117,8 +117,9 @@ class Casting:
             f.write(page(self).encode())
         return Path(path)
 
-    def with_check(self, check: Check, seconds: float) -> Casting:
-        return replace(self, check=check, timings={**self.timings, "verify": seconds})
+    def checked(self, check: Check, timings: dict[str, float]) -> Casting:
+        """The same casting, executed."""
+        return replace(self, check=check, timings={**self.timings, **timings})
 
 
 @contextmanager
@@ -133,7 +134,9 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             yield f  # type: ignore[misc]
         os.replace(temp, target)
     except OSError as e:
-        raise ArtefactError(f"could not write {target}", why=str(e), hint="free some space or choose another folder") from e
+        raise ArtefactError(
+            f"could not write {target}", why=str(e), hint="free some space or choose another folder"
+        ) from e
     finally:
         if temp is not None:
             temp.unlink(missing_ok=True)

@@ -1,0 +1,37 @@
+# Every target sets up what it needs in .venv; the second time that costs nothing.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+BENCH_READY := $(VENV)/.ready-bench
+
+.PHONY: demo test smoke check bench
+.DELETE_ON_ERROR:
+
+demo: $(READY)
+	$(BIN)/ingot demo
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+smoke: $(READY)
+	$(BIN)/python -m pytest -m smoke
+
+check: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(BENCH_READY)
+	$(BIN)/python -m bench.run
+
+$(READY): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q -e '.[demo,test]'
+	touch $@
+
+# PyPI's torchvision asks for a CUDA build of torch: without its dependencies it leaves ours alone.
+$(BENCH_READY): $(READY)
+	$(BIN)/pip install -q --no-deps torchvision==0.28.0
+	$(BIN)/pip install -q 'transformers>=4.50,<6' safetensors pillow
+	touch $@

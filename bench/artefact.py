@@ -1,0 +1,99 @@
+"""Look at, run and time a .pte: the same functions for either flow, knowing nothing of how it was made."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.entry import Entry
+from bench.settle import outputs_of
+
+MOST_DB = 150.0
+
+
+class Artefact:
+    """A loaded program on the ExecuTorch runtime."""
+
+    def __init__(self, path: Path):
+        import executorch.kernels.quantized  # noqa: F401  the runtime has no quantized kernels without it
+        from executorch.runtime import Runtime, Verification
+
+        self.program = Runtime.get().load_program(path, verification=Verification.Minimal)
+        self.method = self.program.load_method("forward")
+
+    def run(self, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+        return list(self.method.execute(inputs))
+
+
+def instructions(path: Path) -> dict[str, int]:
+    """How many delegate calls and kernel calls the program itself holds: a check on what each flow says of itself."""
+    from executorch.exir._serialize._program import deserialize_pte_binary
+
+    plan = deserialize_pte_binary(path.read_bytes()).program.execution_plan[0]
+    kinds = [type(i.instr_args).__name__ for chain in plan.chains for i in chain.instructions]
+    return {"delegate_calls": kinds.count("DelegateCall"), "kernel_calls": kinds.count("KernelCall")}
+
+
+@torch.no_grad()
+def quality(entry: Entry, path: Path) -> dict[str, Any]:
+    """SQNR against the float model: mean over the calibration batches, the worst of the outputs."""
+    artefact = Artefact(path)
+    rows = []
+    for batch in entry.calibration:
+        expected = outputs_of(entry, batch)
+        got = artefact.run(batch)
+        got = entry.judge(got) if entry.judge else got
+        if len(got) != len(expected):
+            raise ValueError(f"the program returns {len(got)} outputs, the model {len(expected)}")
+        rows.append([sqnr(e, g) for e, g in zip(expected, got, strict=True)])
+    means = [statistics.fmean(column) for column in zip(*rows, strict=True)]
+    return {"sqnr_db": min(means), "sqnr_by_output": means}
+
+
+def sqnr(expected: Tensor, got: Tensor) -> float:
+    """Signal to error in dB, kept within ±150; a shape or a value that is no number counts as the worst."""
+    if expected.shape != got.shape or not torch.isfinite(got.float()).all():
+        return -MOST_DB
+    signal, error = expected.double().square().sum().item(), (expected.double() - got.double()).square().sum().item()
+    if error == 0.0:
+        return MOST_DB
+    return max(-MOST_DB, min(MOST_DB, 10 * math.log10(max(signal, 1e-300) / error)))
+
+
+def latency(inputs: tuple[Tensor, ...], paths: dict[str, Path], rounds: int, budget: float = 60.0) -> dict[str, Any]:
+    """Seconds per run of each program, taking turns round by round so that all share the machine's noise."""
+    artefacts = {name: Artefact(path) for name, path in paths.items()}
+    repeats = max(_repeats(artefact, inputs) for artefact in artefacts.values())
+    times: dict[str, list[float]] = {name: [] for name in artefacts}
+    until = time.perf_counter() + budget
+    for turn in range(rounds):
+        order = list(artefacts) if turn % 2 == 0 else list(reversed(artefacts))
+        for name in order:
+            times[name].append(_seconds(artefacts[name], inputs, repeats))
+        if turn >= 4 and time.perf_counter() > until:
+            break
+    return {name: _summary(values) for name, values in times.items()}
+
+
+def _seconds(artefact: Artefact, inputs: tuple[Tensor, ...], repeats: int) -> float:
+    started = time.perf_counter()
+    for _ in range(repeats):
+        artefact.run(inputs)
+    return (time.perf_counter() - started) / repeats
+
+
+def _repeats(artefact: Artefact, inputs: tuple[Tensor, ...], at_least: float = 0.005) -> int:
+    """Warm up, and say how many runs make a time the clock can measure."""
+    _seconds(artefact, inputs, 3)
+    return math.ceil(at_least / _seconds(artefact, inputs, 3))
+
+
+def _summary(seconds: list[float]) -> dict[str, float]:
+    low, middle, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else seconds * 3
+    return {"median_ms": 1e3 * middle, "quarter_ms": 1e3 * low, "three_quarter_ms": 1e3 * high, "rounds": len(seconds)}

@@ -1,0 +1,74 @@
+"""Ingot: any PyTorch model, cast into one quantized ExecuTorch delegate; planned, executed, explained."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+# Public name -> the module that has it. Nothing heavy is imported until one is asked for.
+_PUBLIC = {
+    "cast": "ingot.api",
+    "capture": "ingot.api",
+    "record": "ingot.api",
+    "plan": "ingot.api",
+    "lower": "ingot.api",
+    "verify": "ingot.api",
+    "targets": "ingot.api",
+    "Program": "ingot.capture",
+    "Ranges": "ingot.ranges",
+    "Plan": "ingot.plan.model",
+    "Recipe": "ingot.recipe",
+    "Casting": "ingot.casting",
+    "Check": "ingot.casting",
+    "IngotError": "ingot.errors",
+    "InputError": "ingot.errors",
+    "CaptureError": "ingot.errors",
+    "PlanError": "ingot.errors",
+    "LowerError": "ingot.errors",
+    "TargetError": "ingot.errors",
+    "ArtefactError": "ingot.errors",
+    "MismatchError": "ingot.errors",
+}
+
+__all__ = [*_PUBLIC, "__version__"]  # noqa: PLE0604
+
+if TYPE_CHECKING:
+    from ingot.api import capture, cast, lower, plan, record, targets, verify
+    from ingot.capture import Program
+    from ingot.casting import Casting, Check
+    from ingot.errors import (
+        ArtefactError,
+        CaptureError,
+        IngotError,
+        InputError,
+        LowerError,
+        MismatchError,
+        PlanError,
+        TargetError,
+    )
+    from ingot.plan.model import Plan
+    from ingot.ranges import Ranges
+    from ingot.recipe import Recipe
+
+
+class _Lazy(ModuleType):
+    """`ingot.plan` is the verb, although a package `ingot/plan/` exists: importing that must not replace the verb."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in _PUBLIC:
+            raise AttributeError(f"module 'ingot' has no attribute '{name}'")
+        return getattr(importlib.import_module(_PUBLIC[name]), name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _PUBLIC and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*super().__dir__(), *_PUBLIC})
+
+
+sys.modules[__name__].__class__ = _Lazy

@@ -1,0 +1,175 @@
+"""The whole story on one page: capture, record, plan, lower, verify; and cast, which is all five."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from ingot.capture import Program, restore_state
+from ingot.capture import capture as _capture
+from ingot.casting import Casting, Check
+from ingot.errors import InputError, MismatchError, PlanError
+from ingot.legalize import legalized
+from ingot.lower import lower_graph
+from ingot.plan.model import Plan
+from ingot.plan.solve import solve
+from ingot.progress import Silent
+from ingot.quantize import quantize
+from ingot.ranges import Ranges, record_module
+from ingot.recipe import Recipe, recipe_from
+from ingot.targets import Availability, available, find
+from ingot.verify import Evidence, verify_artefact
+
+Batch = tuple[torch.Tensor, ...]
+
+
+def cast(
+    model: Any,
+    example_inputs: Any,
+    *,
+    target: str | list[str] | tuple[str, ...],
+    calibration: Iterable[Any] | None = None,
+    recipe: Any = None,
+    dynamic_shapes: Any = None,
+    weights: Any = None,
+    on_mismatch: str = "raise",
+    progress: Any = None,
+) -> Any:
+    """Cast `model` for `target`: a Casting that was executed and compared, or a dict of them for several targets."""
+    names = [target] if isinstance(target, str) else list(target)
+    _check_arguments(names, calibration, weights, on_mismatch)
+    settings, steps = recipe_from(recipe), _Steps(progress or Silent())
+    for name in names:
+        find(name)
+    with steps("capture"):
+        program = capture(model, example_inputs, dynamic_shapes=dynamic_shapes)
+    kept: list[Batch] = []
+    with steps("record") as tick:
+        ranges = record(program, _keeping(calibration, kept, settings.verify_batches), on_batch=lambda n: tick(n, None))
+    made = {name: _cast_for(name, program, ranges, settings, kept, steps.fork(), on_mismatch) for name in names}
+    return made[names[0]] if isinstance(target, str) else made
+
+
+def _cast_for(
+    target: str, program: Program, ranges: Ranges, recipe: Recipe, kept: list[Batch], steps: _Steps, on_mismatch: str
+) -> Casting:
+    with steps("plan"):
+        made = plan(program, ranges, target, recipe=recipe)
+    with steps("lower"):
+        casting = lower(program, made, recipe=recipe)
+    with steps("verify"):
+        check = verify(casting, kept)
+    done = casting.checked(check, steps.seconds)
+    if not check.passed and on_mismatch == "raise":
+        raise _mismatch(done)
+    return done
+
+
+def capture(model: Any, example_inputs: Any, *, dynamic_shapes: Any = None) -> Program:
+    """Export the model and bring it into normal form; refuses what cannot be cast, in a sentence."""
+    return _capture(model, example_inputs, dynamic_shapes=dynamic_shapes)
+
+
+def record(program: Program, batches: Iterable[Any], *, on_batch: Callable[[int], None] | None = None) -> Ranges:
+    """One float run over the batches: statistics per value, for every target and precision."""
+    return record_module(
+        program.module,
+        (program.flatten(b) for b in batches),
+        fingerprint=program.fingerprint,
+        on_batch=on_batch,
+        reset=lambda: restore_state(program.module, program.state),
+    )
+
+
+def plan(program: Program, ranges: Ranges, target: str, *, recipe: Any = None) -> Plan:
+    """What every value is stored as on `target`, and why."""
+    if ranges.fingerprint != program.fingerprint:
+        raise PlanError("these ranges were recorded on another program", hint="record this program first")
+    form = legalized(program, find(target), recipe_from(recipe))
+    return solve(form.program.module, ranges, find(target), form.program.fingerprint, form.rewrites)
+
+
+def lower(program: Program, plan: Plan, *, recipe: Any = None) -> Casting:
+    """Replay the plan, lower it for its target and say what became of every op. Not yet executed."""
+    settings, target = recipe_from(recipe), find(plan.target)
+    form = legalized(program, target, settings).program
+    if plan.fingerprint != form.fingerprint:
+        raise PlanError("this plan was made for another program", hint="plan this program first")
+    steps = _Steps(Silent())
+    with steps("quantize"):
+        quantized = quantize(form.module, plan)
+    with steps("lower"):
+        done = lower_graph(form, quantized, target)
+    evidence = Evidence(form, quantized, target, settings)
+    return Casting(
+        target.name, done.pte, done.delegates, done.host_ops, done.io, plan, None, steps.seconds,
+        (*program.notes, *plan.notes), evidence,
+    )  # fmt: skip
+
+
+def verify(casting: Casting, batches: Iterable[Any]) -> Check:
+    """Execute the artefact on `batches` and compare it with the float model and with its own quantized graph."""
+    evidence = casting.evidence
+    return verify_artefact(casting.pte, evidence, (evidence.program.flatten(b) for b in batches))
+
+
+def targets() -> tuple[Availability, ...]:
+    """What is known, what is installed, what is missing and how to install it."""
+    return available()
+
+
+def _check_arguments(names: list[str], calibration: Any, weights: Any, on_mismatch: str) -> None:
+    if not names:
+        raise InputError("no target was named", hint="target='xnnpack'")
+    if on_mismatch not in ("raise", "keep"):
+        raise InputError(f"on_mismatch must be 'raise' or 'keep', not {on_mismatch!r}")
+    if weights is not None:
+        raise InputError("weight-only schemes are not offered yet", why="no artefact of one was seen to be right", hint="weights=None")
+    if calibration is None:
+        raise InputError(
+            "no calibration data",
+            why="ranges of activations are measured, not guessed",
+            hint="calibration=[(x,), …] with a few dozen real inputs",
+        )
+
+
+def _keeping(batches: Any, kept: list[Batch], most: int) -> Iterator[Any]:
+    """Pass the batches on and keep the first few to verify with."""
+    for batch in batches:
+        if len(kept) < most:
+            kept.append(batch)
+        yield batch
+
+
+def _mismatch(casting: Casting) -> MismatchError:
+    check = casting.check
+    assert check is not None
+    bad = [f"{o.name}: {o.problem}" for o in check.outputs if o.problem]
+    return MismatchError(
+        f"the {casting.target} artefact is wrong",
+        check=check,
+        where=check.culprit,
+        why="; ".join(bad),
+        hint="look at plan.why() of that value, give more calibration data, or on_mismatch='keep' to inspect the casting",
+    )
+
+
+class _Steps:
+    """Times the steps of a cast and shows them to the user."""
+
+    def __init__(self, progress: Any, seconds: dict[str, float] | None = None):
+        self.progress, self.seconds = progress, dict(seconds or {})
+
+    def fork(self) -> _Steps:
+        return _Steps(self.progress, self.seconds)
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[Any]:
+        start = time.perf_counter()
+        with self.progress.step(name) as tick:
+            yield tick
+        self.seconds[name] = time.perf_counter() - start

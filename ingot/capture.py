@@ -1,0 +1,268 @@
+"""From a module (or an exported program) to a `Program`: exported, functional, in normal form, proven equal."""
+
+from __future__ import annotations
+
+import hashlib
+import traceback
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.export import Dim, ExportedProgram
+from torch.fx import GraphModule
+from torch.utils import _pytree as pytree
+
+from ingot import normalize
+from ingot.errors import CaptureError, InputError
+from ingot.graph import output_nodes
+
+
+@dataclass(frozen=True, eq=False)
+class Program:
+    """A model in the one form that everything after reads. Knows no target."""
+
+    module: GraphModule  # normal form: flat inputs, flat outputs, functional but for the final buffer updates
+    reference: GraphModule  # as exported, before any pass of ours: what "the float model" means
+    example_inputs: tuple[torch.Tensor, ...]  # flat
+    in_spec: pytree.TreeSpec
+    out_spec: pytree.TreeSpec
+    dynamic_shapes: tuple[Any, ...] | None  # per flat input, for exporting again
+    state: dict[str, torch.Tensor] = field(default_factory=dict)  # mutable buffers and their initial values
+    notes: tuple[str, ...] = ()
+    passes: tuple[normalize.PassRecord, ...] = ()
+
+    @property
+    def fingerprint(self) -> str:
+        """Names the graph: records and plans made for another one are refused."""
+        text = "\n".join(f"{n.name} {n.target} {n.args}" for n in self.module.graph.nodes)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def input_names(self) -> tuple[str, ...]:
+        return tuple(n.name for n in self.module.graph.nodes if n.op == "placeholder")
+
+    @property
+    def output_names(self) -> tuple[str, ...]:
+        return tuple(n.name for n in output_nodes(self.module))
+
+    def flatten(self, inputs: Any) -> tuple[torch.Tensor, ...]:
+        """A user's batch as the flat tuple the program takes; refuses a wrong number, shape or dtype."""
+        return flat_inputs(self, inputs)
+
+
+def capture(model: Any, example_inputs: Any, *, dynamic_shapes: Any = None) -> Program:
+    """Export `model` and bring it into normal form; every pass is checked on the example inputs."""
+    inputs = as_tuple(example_inputs)
+    exported, notes = _export(model, inputs, dynamic_shapes)
+    _refuse_control_flow(exported)
+    reference = _flat_module(exported)
+    flat = tuple(pytree.tree_leaves(exported.example_inputs or (inputs, {})))
+    functional = _functional(exported)
+    module = _flat_module(functional)
+    passes = normalize.run(module, flat)
+    state = {name: module.get_buffer(name).detach().clone() for name in _mutated(module)}
+    return Program(
+        module=module,
+        reference=reference,
+        example_inputs=flat,
+        in_spec=pytree.tree_structure((inputs, {})),
+        out_spec=exported.call_spec.out_spec,  # type: ignore[arg-type]
+        dynamic_shapes=_dynamic_shapes(functional),
+        state=state,
+        notes=tuple(notes),
+        passes=passes,
+    )
+
+
+def as_tuple(inputs: Any) -> tuple[Any, ...]:
+    """A batch as a tuple: a bare tensor is a batch of one input."""
+    if isinstance(inputs, torch.Tensor):
+        return (inputs,)
+    if isinstance(inputs, (tuple, list)):
+        return tuple(inputs)
+    raise InputError(
+        f"inputs must be a tuple of tensors, not {type(inputs).__name__}", hint="pass (x,) for a model with one input"
+    )
+
+
+def _export(model: Any, inputs: tuple[Any, ...], dynamic_shapes: Any) -> tuple[ExportedProgram, list[str]]:
+    if isinstance(model, ExportedProgram):
+        return model, []
+    if not isinstance(model, torch.nn.Module):
+        raise InputError(f"the model must be a torch.nn.Module or an ExportedProgram, not {type(model).__name__}")
+    notes = ["the model was in training mode; it was captured in eval mode"] if model.training else []
+    with _eval_mode(model), torch.no_grad():
+        _try_eager(model, inputs)
+        try:
+            return torch.export.export(model, inputs, dynamic_shapes=dynamic_shapes, strict=False), notes
+        except Exception as e:
+            raise CaptureError(
+                "the model does not export",
+                where=user_frame(e),
+                why=first_sentence(e),
+                hint="make that line free of data-dependent Python (if, .item(), numpy), or give dynamic_shapes",
+            ) from e
+
+
+def _try_eager(model: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+    """One eager run: torch.export accepts some dtype mixes that eager refuses. State is put back."""
+    before = {k: v.clone() for k, v in model.named_buffers()}
+    try:
+        model(*pytree.tree_map_only(torch.Tensor, torch.clone, inputs))
+    except Exception as e:
+        raise InputError(
+            "the model does not run on the example inputs",
+            where=user_frame(e),
+            why=first_sentence(e),
+            hint="check number, shape and dtype of the example inputs",
+        ) from e
+    finally:
+        for k, v in model.named_buffers():
+            if k in before:
+                v.copy_(before[k])
+
+
+@contextmanager
+def _eval_mode(model: torch.nn.Module) -> Iterator[None]:
+    modes = {m: m.training for m in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for m, training in modes.items():
+            m.training = training
+
+
+def _functional(exported: ExportedProgram) -> ExportedProgram:
+    """In-place code, views' aliases and no_grad regions go; conv, linear, softmax and the like stay whole."""
+    try:
+        once = exported.run_decompositions({})
+        hidden = normalize.decompositions_of_hidden_weights(once.graph)
+        return once.run_decompositions(hidden) if hidden else once
+    except Exception as e:
+        raise CaptureError(
+            "the exported program cannot be made functional", where=user_frame(e), why=first_sentence(e)
+        ) from e
+
+
+def _flat_module(exported: ExportedProgram) -> GraphModule:
+    """The program as a plain graph module over flat inputs and flat outputs."""
+    module = exported.module(check_guards=False)
+    _own_state(module)
+    module.graph.set_codegen(torch.fx.graph.CodeGen())
+    out = next(n for n in reversed(module.graph.nodes) if n.op == "output")
+    out.args = (tuple(pytree.tree_leaves(out.args[0])),)
+    module.recompile()
+    return module
+
+
+def _own_state(module: GraphModule) -> None:
+    """Mutable buffers of our own: running the program must not write into the user's model."""
+    for name in _mutated(module):
+        owner, _, leaf = name.rpartition(".")
+        module.get_submodule(owner).register_buffer(leaf, module.get_buffer(name).detach().clone())
+
+
+def _refuse_control_flow(exported: ExportedProgram) -> None:
+    from ingot.graph import source_of
+
+    for node in exported.graph.nodes:
+        name = getattr(node.target, "_name", "") if node.op == "call_function" else ""
+        if isinstance(node.target, torch._ops.HigherOrderOperator) and "grad" not in name and "autocast" not in name:
+            raise CaptureError(
+                f"the model branches on data with '{name}', which would run unquantized and unseen",
+                where=source_of(node),
+                why="control flow is not entered yet: only the branch that a batch takes would be recorded",
+                hint="compute both branches and choose with torch.where, or cast each branch as a model of its own",
+            )
+
+
+def _mutated(module: GraphModule) -> list[str]:
+    return [
+        str(n.args[0].target)
+        for n in module.graph.nodes
+        if n.op == "call_function" and n.target is torch.ops.aten.copy_.default and n.args[0].op == "get_attr"
+    ]
+
+
+def _dynamic_shapes(exported: ExportedProgram) -> tuple[Any, ...] | None:
+    """For exporting the quantized graph again: the same dimensions are dynamic, within the same limits."""
+    names = [s for s in exported.graph_signature.user_inputs if isinstance(s, str)]
+    by_name = {n.name: n.meta["val"] for n in exported.graph.nodes if n.op == "placeholder"}
+    specs = [_dims(by_name[name], exported) for name in names]
+    return tuple(specs) if any(specs) else None
+
+
+def _dims(val: Any, exported: ExportedProgram) -> dict[int, Any] | None:
+    if not isinstance(val, torch.Tensor):
+        return None
+    dims = {i: _dim(d, exported) for i, d in enumerate(val.shape) if isinstance(d, torch.SymInt)}
+    return dims or None
+
+
+def _dim(size: torch.SymInt, exported: ExportedProgram) -> Any:
+    limits = exported.range_constraints.get(size.node.expr)
+    if limits is None:
+        return Dim.DYNAMIC
+    low, high = int(limits.lower), limits.upper
+    return Dim.DYNAMIC(min=low, max=int(high)) if high.is_finite else Dim.DYNAMIC(min=low)
+
+
+def flat_inputs(program: Program, batch: Any) -> tuple[torch.Tensor, ...]:
+    got = pytree.tree_leaves((as_tuple(batch), {}))
+    want = program.example_inputs
+    if len(got) != len(want):
+        raise InputError(
+            f"the model takes {len(want)} inputs, the batch has {len(got)}",
+            why=f"inputs are {', '.join(program.input_names)}",
+            hint="give each batch as a tuple with one entry per input",
+        )
+    for i, (g, w) in enumerate(zip(got, want, strict=True)):
+        _check_input(program, i, g, w)
+    return tuple(got)
+
+
+def _check_input(program: Program, i: int, got: Any, want: Any) -> None:
+    if not isinstance(want, torch.Tensor):
+        return
+    name = program.input_names[i]
+    if not isinstance(got, torch.Tensor):
+        raise InputError(f"input {i} ({name}) must be a tensor, got {type(got).__name__}")
+    if got.dtype != want.dtype:
+        raise InputError(f"input {i} ({name}) must be {want.dtype}, got {got.dtype}", hint=f"x.to({want.dtype})")
+    free = set((program.dynamic_shapes or ())[i] or {}) if program.dynamic_shapes else set()
+    same = got.dim() == want.dim() and all(
+        d in free or g == w for d, (g, w) in enumerate(zip(got.shape, want.shape, strict=True))
+    )
+    if not same:
+        raise InputError(
+            f"input {i} ({name}) must have shape {tuple(want.shape)}, got {tuple(got.shape)}",
+            why="the program is exported for that shape",
+            hint="give dynamic_shapes to capture() if this dimension varies",
+        )
+
+
+def user_frame(error: BaseException) -> str | None:
+    """The innermost line of the traceback that is neither torch's nor ours."""
+    ours = str(Path(__file__).parent)
+    frames = [
+        f
+        for f in traceback.extract_tb(error.__traceback__)
+        if "site-packages" not in f.filename and ours not in f.filename and "<" not in f.filename
+    ]
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None
+
+
+def first_sentence(error: BaseException, limit: int = 300) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def restore_state(module: GraphModule, state: dict[str, torch.Tensor]) -> None:
+    """Put mutable buffers back to their initial values."""
+    with torch.no_grad():
+        for name, value in state.items():
+            module.get_buffer(name).copy_(value)

@@ -1,0 +1,55 @@
+"""layer_norm(x, [d], w, b) -> c = x - linear(x, 1/d); c * rsqrt(linear(c * c, 1/d) + eps) * w + b"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ingot.graph import add_constant, call, value_of
+from ingot.legalize.rule import Rule
+
+aten = torch.ops.aten
+REASON = "part of a layer norm: statistics need float"
+
+
+def rewrite(node: Node) -> Node | None:
+    if node.target is not aten.layer_norm.default or len(node.args[1]) != 1:  # type: ignore[arg-type]
+        return None
+    x, (width,), weight, bias, eps = _arguments(node)
+    centred = _in_float(node, aten.sub.Tensor, x, _mean(node, x, width))
+    square = _in_float(node, aten.mul.Tensor, centred, centred)
+    shifted = _in_float(node, aten.add.Tensor, _mean(node, square, width), _constant(node, eps, "eps"))
+    out = _in_float(node, aten.mul.Tensor, centred, _in_float(node, aten.rsqrt.default, shifted))
+    out = out if weight is None else _in_float(node, aten.mul.Tensor, out, weight)
+    return out if bias is None else _in_float(node, aten.add.Tensor, out, bias)
+
+
+def _arguments(node: Node) -> tuple[Any, Any, Any, Any, Any]:
+    defaults = (None, None, None, None, 1e-5)
+    given = (*node.args[:5], *defaults[len(node.args[:5]) :])
+    return given  # type: ignore[return-value]
+
+
+def _mean(node: Node, x: Node, width: int) -> Node:
+    """The mean over the last axis as a product with a constant vector: backends have that product, not this mean."""
+    ones = torch.full((1, width), 1.0 / width, dtype=value_of(x).dtype)
+    return _in_float(node, aten.linear.default, x, add_constant(_module(node), ones, f"{node.name}_mean", node))
+
+
+def _constant(node: Node, number: float, name: str) -> Node:
+    return add_constant(_module(node), torch.tensor([number], dtype=value_of(node).dtype), f"{node.name}_{name}", node)
+
+
+def _in_float(node: Node, target: Any, *args: Any) -> Node:
+    new = call(node, target, *args)
+    new.meta["ingot_float"] = REASON
+    return new
+
+
+def _module(node: Node) -> Any:
+    return node.graph.owning_module
+
+
+RULE = Rule("layer norm as products", rewrite)

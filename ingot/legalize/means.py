@@ -1,0 +1,28 @@
+"""mean(x, dims, keepdim=False) -> reshape(mean(x, dims, keepdim=True)): pooling kernels keep their dimensions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ingot.graph import call, has_symbols, value_of
+from ingot.legalize.rule import Rule
+
+aten = torch.ops.aten
+
+
+def rewrite(node: Node) -> Node | None:
+    if node.target is not aten.mean.dim or node.kwargs or (len(node.args) > 2 and node.args[2]):
+        return None
+    shape = value_of(node).shape
+    if has_symbols(shape) or not shape:
+        return None
+    x: Any = node.args[0]
+    kept = call(node, aten.mean.dim, x, node.args[1], True)
+    kept.meta["ingot_value"] = node.name
+    return call(node, aten.reshape.default, kept, list(shape))
+
+
+RULE = Rule("means keep dimensions", rewrite)

@@ -1,0 +1,35 @@
+"""What a rewriting rule is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch.fx import GraphModule, Node
+
+from ingot.graph import calls, source_of
+
+
+@dataclass(frozen=True)
+class Rule:
+    """`rewrite(node)` returns the node that takes its place, or None where the rule does not match."""
+
+    name: str
+    rewrite: Callable[[Node], Node | None]
+
+    def apply(self, module: GraphModule) -> list[str]:
+        """Rewrite everywhere; the places, in the user's terms."""
+        places = []
+        for node in calls(module):
+            new = self.rewrite(node)
+            if new is not None:
+                places.append(f"{node.name} ({source_of(node)})")
+                _take_place(node, new)
+        return places
+
+
+def _take_place(node: Node, new: Node) -> None:
+    """The value keeps its identity: what was recorded under the old name holds for the new node."""
+    new.meta["ingot_value"] = node.meta.get("ingot_value", node.name)
+    node.replace_all_uses_with(new)
+    node.graph.erase_node(node)

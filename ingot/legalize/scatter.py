@@ -1,0 +1,45 @@
+"""slice_scatter(base, src, dim, start, end) -> cat([base[:start], src, base[end:]], dim)"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ingot.graph import call, constant_of, has_symbols, value_of
+from ingot.legalize.rule import Rule
+from ingot.legalize.select import piece
+
+aten = torch.ops.aten
+
+
+def rewrite(node: Node) -> Node | None:
+    if node.target is not aten.slice_scatter.default or has_symbols(value_of(node).shape) or _writes_state(node):
+        return None
+    base, src, dim, start, end, step = _arguments(node)
+    if step != 1:
+        return None
+    size = value_of(node).shape[dim]
+    start, end = (_clamped(i, size) for i in (start or 0, size if end is None else end))
+    parts = [piece(node, base, dim, 0, start), src, piece(node, base, dim, end, size)]
+    parts = [p for p in parts if p is not None]
+    return call(node, aten.cat.default, parts, dim) if len(parts) > 1 else call(node, aten.clone.default, src)
+
+
+def _arguments(node: Node) -> tuple[Any, ...]:
+    defaults = (None, None, 0, None, None, 1)
+    given: tuple[Any, ...] = (*node.args, *defaults[len(node.args) :])
+    return given[:2] + (given[2] % value_of(node).dim(),) + given[3:]
+
+
+def _clamped(index: int, size: int) -> int:
+    return min(max(index + size if index < 0 else index, 0), size)
+
+
+def _writes_state(node: Node) -> bool:
+    """A cache update is left as it is: it ends in a write to the buffer, not in a value."""
+    return constant_of(node.args[0]) is not None and any(u.target is aten.copy_.default for u in node.users)  # type: ignore[arg-type]
+
+
+RULE = Rule("slice assignment as cat", rewrite)

@@ -1,0 +1,55 @@
+"""Where the error starts: the float graph and the quantized graph, value by value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch.fx import GraphModule, Interpreter, Node
+
+from ingot.capture import Program, restore_state
+from ingot.compare import sqnr
+from ingot.graph import is_float, source_of
+
+
+def culprit_of(program: Program, quantized: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]]) -> str | None:
+    """The first value whose SQNR falls furthest below that of what it reads, with the user's line."""
+    if not batches:
+        return None
+    errors = error_along(program, quantized, batches[0])
+    drops = {n: _drop(n, errors) for n in program.module.graph.nodes if n.name in errors}
+    if not drops:
+        return None
+    worst = max(drops, key=lambda n: drops[n])
+    return f"{worst.name} ({source_of(worst)}): {errors[worst.name]:.1f} dB, {drops[worst]:.1f} dB below what it reads"
+
+
+def error_along(program: Program, quantized: GraphModule, batch: tuple[torch.Tensor, ...]) -> dict[str, float]:
+    """SQNR in dB of each float value in the quantized graph against the float graph, in graph order."""
+    want = _values(program.module, batch, program.state)
+    got = _values(quantized, batch, program.state)
+    return {n: sqnr(want[n].double(), got[n].double()) for n in want if n in got and got[n].shape == want[n].shape}
+
+
+def _values(
+    module: GraphModule, batch: tuple[torch.Tensor, ...], state: dict[str, torch.Tensor]
+) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+
+    class Keep(Interpreter):
+        def run_node(self, n: Node) -> object:
+            out = super().run_node(n)
+            if n.op == "call_function" and isinstance(out, torch.Tensor) and out.dtype.is_floating_point:
+                found[n.name] = out.detach().clone()
+            return out
+
+    restore_state(module, state)
+    with torch.no_grad():
+        Keep(module, garbage_collect_values=True).run(*batch, enable_io_processing=False)
+    restore_state(module, state)
+    return found
+
+
+def _drop(node: Node, errors: dict[str, float]) -> float:
+    read = [errors[n.name] for n in node.all_input_nodes if n.name in errors and is_float(n)]
+    return min(read, default=100.0) - errors[node.name]

@@ -1,0 +1,197 @@
+"""Quantized graph -> .pte: exported again, partitioned by the target, every op left on the host with its reason."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import time
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ingot.capture import Program, first_sentence
+from ingot.casting import Boundary, Delegate, HostOp, TensorInfo
+from ingot.errors import LowerError
+from ingot.graph import source_of
+from ingot.targets.base import Target
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A program file and what is in it."""
+
+    pte: bytes
+    delegates: tuple[Delegate, ...]
+    host_ops: tuple[HostOp, ...]
+    io: Boundary
+
+
+def lower_graph(program: Program, quantized: GraphModule, target: Target) -> Lowered:
+    """Lower the quantized form of `program` for `target`."""
+    exported = _stage("export", target, lambda: _export(program, quantized))
+    with _reasons() as reasons:
+        edge = _stage("partition", target, lambda: _to_edge(exported, target))
+    graph = edge.exported_program().graph_module
+    pte = _stage("serialise", target, lambda: _serialise(edge, program))
+    sources = {n.name: source_of(n) for n in graph.graph.nodes}
+    return Lowered(pte, _delegates(graph), _host_ops(graph, target, reasons, sources), _boundary(program))
+
+
+def _stage(name: str, target: Target, work: Any) -> Any:
+    """Run a step of the backend; whatever it throws becomes a sentence, with the original chained."""
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            return work()
+    except Exception as e:
+        raise LowerError(
+            f"{target.name} refused the program at '{name}'",
+            why=f"{type(e).__name__}: {first_sentence(e)}",
+            hint="the chained error has the backend's own words; please report the model",
+        ) from e
+
+
+def _export(program: Program, quantized: GraphModule) -> torch.export.ExportedProgram:
+    for node in quantized.graph.nodes:
+        # Provenance is copied again at every re-tracing and grows each time; nothing after this reads it.
+        node.meta.pop("from_node", None)
+        node.meta.pop("quantization_annotation", None)
+    with torch.no_grad():
+        return torch.export.export(quantized, program.example_inputs, dynamic_shapes=_shapes(program), strict=False)
+
+
+def _shapes(program: Program) -> Any:
+    """The module takes flat positional inputs, whose dynamic dimensions were found at capture."""
+    return program.dynamic_shapes
+
+
+def _to_edge(exported: torch.export.ExportedProgram, target: Target) -> Any:
+    from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+
+    config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=False)
+    return to_edge_transform_and_lower(exported, partitioner=target.partitioners(), compile_config=config)
+
+
+def _serialise(edge: Any, program: Program) -> bytes:
+    from executorch.exir import ExecutorchBackendConfig
+    from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
+
+    # Without this a cache that starts non-zero starts as whatever memory held.
+    names = ["b_" + n.replace(".", "_") for n in program.state]
+    passes = [InitializedMutableBufferPass(names)] if names else []
+    return bytes(edge.to_executorch(ExecutorchBackendConfig(passes=passes)).buffer)
+
+
+@contextlib.contextmanager
+def _reasons() -> Iterator[dict[str, str]]:
+    """What the partitioner says of each op it leaves, caught from its own log."""
+    found: dict[str, str] = {}
+
+    class Catch(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            node, reason = getattr(record.msg, "node", None), getattr(record.msg, "reason", None)
+            if node is not None and reason:
+                found.setdefault(node.name, str(reason))
+
+    loggers = [
+        logging.getLogger(n) for n in list(logging.root.manager.loggerDict) if n.startswith("executorch.backends")
+    ]
+    with contextlib.ExitStack() as stack:
+        for logger in loggers:
+            stack.enter_context(_listening(logger, Catch()))
+        yield found
+
+
+@contextlib.contextmanager
+def _listening(logger: logging.Logger, handler: logging.Handler) -> Iterator[None]:
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+def _delegates(graph: GraphModule) -> tuple[Delegate, ...]:
+    calls = [n for n in graph.graph.nodes if n.op == "call_function" and "call_delegate" in str(n.target)]
+    return tuple(_delegate(graph, n) for n in calls)
+
+
+def _delegate(graph: GraphModule, node: Node) -> Delegate:
+    lowered = getattr(graph, str(node.args[0].target))  # type: ignore[union-attr]
+    ops = [n for n in lowered.original_module.graph.nodes if n.op == "call_function"]
+    kinds = [_op_name(n) for n in ops if n.target.__name__ != "getitem" and "quantize_per" not in str(n.target)]
+    inputs = tuple(tensor_info(a) for a in node.args[1:] if isinstance(a, Node))
+    outputs = tuple(tensor_info(u) for u in node.users if u.op == "call_function")
+    return Delegate(lowered.backend_id, len(kinds), inputs, outputs, tuple(kinds))
+
+
+def tensor_info(node: Node) -> TensorInfo:
+    val = node.meta.get("val")
+    if not isinstance(val, torch.Tensor):
+        return TensorInfo(node.name, type(val).__name__, ())
+    shape = tuple(d if isinstance(d, int) else str(d) for d in val.shape)
+    return TensorInfo(node.name, str(val.dtype).removeprefix("torch."), shape, layout_of(val))
+
+
+def layout_of(val: torch.Tensor) -> str:
+    if val.dim() == 4 and not val.is_contiguous() and val.is_contiguous(memory_format=torch.channels_last):
+        return "channels_last"
+    return "contiguous"
+
+
+def _host_ops(
+    graph: GraphModule, target: Target, reasons: dict[str, str], sources: dict[str, str]
+) -> tuple[HostOp, ...]:
+    nodes = [n for n in graph.graph.nodes if n.op == "call_function" and _is_host_op(n)]
+    return tuple(_host_op(n, target, reasons, sources) for n in nodes)
+
+
+def _is_host_op(node: Node) -> bool:
+    name = str(node.target)
+    if "call_delegate" in name or getattr(node.target, "__name__", "") == "getitem":
+        return False
+    return not (_is_boundary_quantize(node) or "sym_size" in name or "sym_constrain" in name)
+
+
+def _is_boundary_quantize(node: Node) -> bool:
+    """quantize(graph input) and dequantize -> graph output are the interface, not work left behind."""
+    name = str(node.target)
+    if "dequantize_per" in name:
+        return all(u.op == "output" for u in node.users)
+    return "quantize_per" in name and all(n.op == "placeholder" for n in node.all_input_nodes)
+
+
+def _host_op(node: Node, target: Target, reasons: dict[str, str], sources: dict[str, str]) -> HostOp:
+    op = _op_name(node)
+    reason = reasons.get(node.name) or f"{target.backend} has no kernel for {op}"
+    hint = target.hints.get(
+        op.split(".")[0], "rewrite it with ops the backend has, or accept the extra hop to the host"
+    )
+    return HostOp(op, node.name, sources.get(node.name, "?"), reason, hint)
+
+
+def _op_name(node: Node) -> str:
+    name = getattr(node.target, "__name__", str(node.target))
+    return name.removeprefix("aten.")
+
+
+def _boundary(program: Program) -> Boundary:
+    nodes = [n for n in program.module.graph.nodes if n.op == "placeholder"]
+    from ingot.graph import output_nodes
+
+    return Boundary(tuple(map(tensor_info, nodes)), tuple(map(tensor_info, output_nodes(program.module))))
+
+
+def timed(work: Any) -> tuple[Any, float]:
+    start = time.perf_counter()
+    return work(), time.perf_counter() - start

@@ -1,0 +1,120 @@
+"""One canonical form for everything that follows. Each pass says what it ensures; the numbers are compared after each."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch.fx import GraphModule
+
+from ingot.errors import CaptureError
+from ingot.normalize.arguments import positional_arguments
+from ingot.normalize.batch_norm import fold_batch_norm
+from ingot.normalize.constants import fold_constants, one_constant_per_use
+from ingot.normalize.hidden import decompositions_of_hidden_weights
+from ingot.normalize.identities import remove_identities, views_as_reshapes
+
+__all__ = ["PASSES", "Pass", "PassRecord", "check_equal", "decompositions_of_hidden_weights", "run", "settle"]
+
+
+@dataclass(frozen=True)
+class Pass:
+    """A rewrite of the whole graph; `run` returns how many places it changed."""
+
+    name: str
+    requires: str
+    ensures: str
+    run: Callable[[GraphModule], int]
+
+
+@dataclass(frozen=True)
+class PassRecord:
+    name: str
+    changed: int
+    seconds: float
+
+
+PASSES = (
+    Pass(
+        "positional", "functional ATen", "no keyword argument where the schema allows a position", positional_arguments
+    ),
+    Pass(
+        "fold", "positional", "what depends on constants only is a constant; no factory of known shape", fold_constants
+    ),
+    Pass(
+        "batch norm", "fold", "no batch norm after a convolution or linear that it can be folded into", fold_batch_norm
+    ),
+    Pass(
+        "identities", "positional", "no op whose output is its input (clone, dropout, no-op expand)", remove_identities
+    ),
+    Pass("reshape", "positional", "one spelling of a change of shape, which asks nothing of the layout", views_as_reshapes),
+    Pass("identities", "reshape", "no op whose output is its input (clone, dropout, no-op expand)", remove_identities),
+    Pass("constants", "fold", "one constant node and one attribute per use", one_constant_per_use),
+)
+
+# Folding a batch norm rounds; everything else moves nodes only. 80 dB is 1 part in 10^4.
+FAITHFUL_DB = 80.0
+
+
+def run(module: GraphModule, example_inputs: tuple[torch.Tensor, ...]) -> tuple[PassRecord, ...]:
+    """Run every pass on `module` in place."""
+    before = _outputs(module, example_inputs)
+    records = []
+    for each in PASSES:
+        start = time.perf_counter()
+        changed = each.run(module)
+        if changed:
+            settle(module)
+            _compare(each.name, before, _outputs(module, example_inputs))
+        records.append(PassRecord(each.name, changed, time.perf_counter() - start))
+    return tuple(records)
+
+
+def settle(module: GraphModule) -> None:
+    module.graph.eliminate_dead_code()
+    module.graph.lint()
+    module.recompile()
+
+
+def _outputs(module: GraphModule, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+    """One run whose writes to buffers are undone."""
+    state = {k: v.clone() for k, v in module.named_buffers() if _written(module, k)}
+    with torch.no_grad():
+        out = module(*[x.clone() if isinstance(x, torch.Tensor) else x for x in inputs])
+        for k, v in state.items():
+            module.get_buffer(k).copy_(v)
+    return [o for o in torch.utils._pytree.tree_leaves(out) if isinstance(o, torch.Tensor)]
+
+
+def _written(module: GraphModule, name: str) -> bool:
+    copies = [n for n in module.graph.nodes if n.target is torch.ops.aten.copy_.default]
+    return any(getattr(n.args[0], "target", None) == name for n in copies)
+
+
+def check_equal(name: str, before: GraphModule, after: GraphModule, inputs: tuple[torch.Tensor, ...]) -> None:
+    """Refuse a rewrite that moved the numbers."""
+    _compare(name, _outputs(before, inputs), _outputs(after, inputs))
+
+
+def _compare(name: str, before: list[torch.Tensor], after: list[torch.Tensor]) -> None:
+    for i, (b, a) in enumerate(zip(before, after, strict=True)):
+        if not _same(b, a):
+            raise CaptureError(
+                f"rewriting step '{name}' changed output {i}",
+                why="a rewrite must compute the same numbers",
+                hint="please report this model; it is a defect of Ingot",
+            )
+
+
+def _same(before: torch.Tensor, after: torch.Tensor) -> bool:
+    if before.shape != after.shape or before.dtype != after.dtype:
+        return False
+    if not before.dtype.is_floating_point:
+        return torch.equal(before, after)
+    finite = torch.isfinite(before)
+    if not torch.equal(finite, torch.isfinite(after)):
+        return False
+    b, a = before[finite].double(), after[finite].double()
+    return bool((b - a).square().sum() <= b.square().sum() * 10 ** (-FAITHFUL_DB / 10) + 1e-12)

@@ -1,0 +1,71 @@
+"""Constants: folded where everything they depend on is known, and never shared between two readers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ingot.graph import add_constant, attribute, calls, constant_of, value_of
+from ingot.semantics.weights import is_random
+
+# A constant that grows beyond this by being spelled out (an expanded mask, a broadcast table) stays an op.
+MOST_ELEMENTS = 1 << 24
+
+
+def fold_constants(module: GraphModule) -> int:
+    """f(constants) -> constant. Factories, tied or parametrised weights, expanded tokens, masks, position tables."""
+    written = {n.args[0] for n in calls(module) if n.target is torch.ops.aten.copy_.default}
+    known: dict[Node, Any] = {}
+    for node in calls(module):
+        if _foldable(node, known, written):
+            known[node] = _evaluate(node, known)
+    kept = [n for n in known if isinstance(known[n], torch.Tensor) and any(u not in known for u in n.users)]
+    for node in kept:
+        node.replace_all_uses_with(add_constant(module, known[node].contiguous(), node.name, node))
+    return len(kept)
+
+
+def _foldable(node: Node, known: dict[Node, Any], written: set[Any]) -> bool:
+    if node.target is torch.ops.aten.copy_.default or is_random(node) or _size(node) > MOST_ELEMENTS:
+        return False
+    return all(n in known or (n not in written and constant_of(n) is not None) for n in node.all_input_nodes)
+
+
+def _size(node: Node) -> int:
+    """Elements of the value, or too many to fold where that is not known (a symbolic shape, no fake value)."""
+    val = value_of(node)
+    tensors = [v for v in (val if isinstance(val, (tuple, list)) else [val]) if isinstance(v, torch.Tensor)]
+    if any(not isinstance(d, int) for t in tensors for d in t.shape) or isinstance(val, (torch.SymInt, torch.SymBool)):
+        return MOST_ELEMENTS + 1
+    return sum(t.numel() for t in tensors)
+
+
+def _evaluate(node: Node, known: dict[Node, Any]) -> Any:
+    def real(n: Node) -> Any:
+        return known[n] if n in known else constant_of(n)
+
+    with torch.no_grad():
+        args, kwargs = torch.fx.map_arg(node.args, real), torch.fx.map_arg(node.kwargs, real)
+        return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def one_constant_per_use(module: GraphModule) -> int:
+    """Two readers of one constant get a node and an attribute each; the storage stays shared."""
+    return sum(_split(module, node) for node in list(module.graph.nodes) if node.op == "get_attr")
+
+
+def _split(module: GraphModule, node: Node) -> int:
+    users = list(node.users)
+    if len(users) < 2 or constant_of(node) is None or _is_state(node):
+        return 0
+    for user in users[1:]:
+        copy = add_constant(module, attribute(module, str(node.target)), str(node.target), node)
+        copy.meta["val"] = node.meta.get("val", copy.meta["val"])
+        user.replace_input_with(node, copy)
+    return len(users) - 1
+
+
+def _is_state(node: Node) -> bool:
+    return any(u.target is torch.ops.aten.copy_.default and u.args[0] is node for u in node.users)

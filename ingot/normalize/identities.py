@@ -1,0 +1,48 @@
+"""Ops that do nothing to numbers go: found by experiment, not from a list."""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ingot.graph import calls, constant_of, is_float, value_of
+from ingot.semantics import effect_of, operands
+
+
+def remove_identities(module: GraphModule) -> int:
+    """f(x) -> x where every element of f(x) is that element of x: clone, dropout in eval, x[:], .to(channels_last) …"""
+    return sum(_removed(node) for node in calls(module))
+
+
+def _removed(node: Node) -> bool:
+    if node.target is torch.ops.aten.copy_.default or not node.users or not is_float(node):
+        return False
+    if not any(_same_kind(n, node) for n in node.all_input_nodes):
+        return False
+    effect = effect_of(node, constant_of)
+    if not effect.identity:
+        return False
+    same = operands(node)[effect.carriers[0]]
+    if _returned_as_is(node, same) or not _same_kind(same, node):
+        return False
+    node.replace_all_uses_with(same)
+    node.graph.erase_node(node)
+    return True
+
+
+def _same_kind(a: Node, b: Node) -> bool:
+    x, y = value_of(a), value_of(b)
+    return isinstance(x, torch.Tensor) and x.shape == y.shape and x.dtype == y.dtype
+
+
+def _returned_as_is(node: Node, same: Node) -> bool:
+    """A program whose output *is* an input or a constant has nothing to compute it: keep the copy."""
+    return same.op in ("placeholder", "get_attr") and any(u.op == "output" for u in node.users)
+
+
+def views_as_reshapes(module: GraphModule) -> int:
+    """view(x, shape), _unsafe_view(x, shape) -> reshape(x, shape): without clones a view may meet foreign strides."""
+    views = [n for n in calls(module) if n.target in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)]
+    for node in views:
+        node.target = torch.ops.aten.reshape.default
+    return len(views)

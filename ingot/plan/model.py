@@ -1,0 +1,137 @@
+"""The plan as plain data: what every value is stored as, at its producer and at each reader, and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+from ingot.errors import InputError, PlanError, nearest
+
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Storage:
+    """real = scale * (stored - zero_point); tuples where each channel along `axis` has its own."""
+
+    dtype: str
+    scale: float | tuple[float, ...]
+    zero_point: int | tuple[int, ...]
+    qmin: int
+    qmax: int
+    axis: int | None = None
+
+    def __str__(self) -> str:
+        if self.axis is None:
+            return f"{self.dtype}, scale {self.scale:.6g}, zero point {self.zero_point}"
+        return f"{self.dtype} per channel (axis {self.axis}, {len(self.scale)} scales)"  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, order=True)
+class Slot:
+    """A place where numbers are stored: what `node` puts out, or what it reads as its operand number `operand`."""
+
+    node: str
+    operand: int | None = None
+
+    def __str__(self) -> str:
+        return self.node if self.operand is None else f"{self.node}[{self.operand}]"
+
+
+@dataclass(frozen=True)
+class Decision:
+    """One slot: float (storage None) or integers, the rule that decided and its reasons."""
+
+    slot: Slot
+    storage: Storage | None
+    rule: str
+    because: tuple[str, ...] = ()
+    reads: str | None = None  # for an operand: the value that is read
+    source: str = "?"
+    op: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Decisions for every slot of one program on one target. Can be read, compared, edited and replayed."""
+
+    target: str
+    fingerprint: str
+    decisions: tuple[Decision, ...]
+    rewrites: tuple[str, ...] = ()
+    version: int = VERSION
+    notes: tuple[str, ...] = field(default=())
+
+    @cached_property
+    def by_slot(self) -> dict[Slot, Decision]:
+        return {d.slot: d for d in self.decisions}
+
+    def storage(self, node: str, operand: int | None = None) -> Storage | None:
+        decision = self.by_slot.get(Slot(node, operand))
+        return decision.storage if decision else None
+
+    def why(self, name: str) -> str:
+        """Everything that was decided about a value: as it is made, and as each reader takes it."""
+        made = [d for d in self.decisions if d.slot.node == name]
+        read = [d for d in self.decisions if d.reads == name]
+        if not made and not read:
+            known = {d.slot.node for d in self.decisions}
+            raise PlanError(f"the plan has no value '{name}'", hint=nearest(name, known))
+        lines = [line for d in made for line in _lines(d)]
+        readers = [line for d in read for line in _lines(d)]
+        return "\n".join(lines + ([f"read by ({len(read)}):"] + ["  " + r for r in readers] if read else []))
+
+    def diff(self, other: Plan) -> str:
+        """The slots that differ, one line each; empty when the plans store everything alike."""
+        slots = sorted(self.by_slot.keys() | other.by_slot.keys(), key=str)
+        return "\n".join(
+            _difference(s, self.by_slot.get(s), other.by_slot.get(s)) for s in slots if self._differs(s, other)
+        )
+
+    def _differs(self, slot: Slot, other: Plan) -> bool:
+        mine, theirs = self.by_slot.get(slot), other.by_slot.get(slot)
+        return (mine is None) != (theirs is None) or getattr(mine, "storage", None) != getattr(theirs, "storage", None)
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> Plan:
+        try:
+            data = json.loads(text)
+            if data["version"] != VERSION:
+                raise InputError(f"the plan has version {data['version']}, this Ingot reads {VERSION}")
+            decisions = tuple(_decision(d) for d in data.pop("decisions"))
+            lists = {k: tuple(data.pop(k)) for k in ("rewrites", "notes")}
+            return cls(decisions=decisions, **lists, **data)
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise InputError("this is not a plan of Ingot", why=f"{type(e).__name__}: {e}") from e
+
+    def __iter__(self) -> Iterator[Decision]:
+        return iter(self.decisions)
+
+
+def _lines(d: Decision) -> Iterator[str]:
+    what = str(d.storage) if d.storage else "float"
+    yield f"{d.slot} ({d.op}, {d.source}): {what} — {d.rule}"
+    yield from (f"    {b}" for b in d.because)
+
+
+def _difference(slot: Slot, mine: Decision | None, theirs: Decision | None) -> str:
+    def text(d: Decision | None) -> str:
+        return "absent" if d is None else str(d.storage) if d.storage else "float"
+
+    return f"{slot}: {text(mine)} -> {text(theirs)}"
+
+
+def _decision(data: dict[str, Any]) -> Decision:
+    storage = data.pop("storage")
+    slot, because = Slot(**data.pop("slot")), tuple(data.pop("because"))
+    return Decision(slot=slot, because=because, storage=_storage(storage) if storage else None, **data)
+
+
+def _storage(data: dict[str, Any]) -> Storage:
+    return Storage(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})

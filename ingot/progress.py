@@ -1,0 +1,98 @@
+"""Tell the user what is going on: bars on a terminal, plain lines elsewhere, nothing when quiet; always on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Protocol, TextIO
+
+STEPS = ("capture", "record", "plan", "quantize", "lower", "verify")
+Tick = Callable[[int, int | None], None]
+
+
+def _nothing(done: int, total: int | None) -> None:
+    """The tick of a step that nobody watches."""
+
+
+class Reporter(Protocol):
+    """What a step of the road needs: `with progress.step("record") as tick: tick(done, total)`."""
+
+    def step(self, name: str) -> AbstractContextManager[Tick]: ...
+
+
+class Silent:
+    """Says nothing: the default of every step."""
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[Tick]:
+        yield _nothing
+
+
+class Progress:
+    """One bar, or one line, per step."""
+
+    def __init__(self, *, quiet: bool = False, stream: TextIO | None = None):
+        self.stream = stream or sys.stderr
+        self.quiet, self.live = quiet, None  # type: tuple[bool, Any]
+        self.bars = not quiet and self.stream.isatty()
+        self._tick: Tick = _nothing
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[Tick]:
+        """Name what runs now; the tick it gives counts what is done."""
+        before, self._tick = self._tick, _nothing
+        try:
+            with self._bar(name) if self.bars else self._line(name) as self._tick:
+                yield self._tick
+        finally:
+            self._tick = before
+
+    def advance(self, done: int, total: int | None = None) -> None:
+        """Tick the step that runs now."""
+        self._tick(done, total)
+
+    @contextmanager
+    def _line(self, name: str) -> Iterator[Tick]:
+        start, verdict = time.perf_counter(), "failed after "
+        try:
+            yield _nothing
+            verdict = ""
+        finally:
+            if not self.quiet:
+                print(f"{name} … {verdict}{time.perf_counter() - start:.1f} s", file=self.stream, flush=True)
+
+    @contextmanager
+    def _bar(self, name: str) -> Iterator[Tick]:
+        with self._display() as live:
+            task = live.add_task(name, total=None, count="")
+
+            def tick(done: int, total: int | None) -> None:
+                live.update(task, completed=done, total=total, count=f"{done}/{total}" if total else str(done))
+
+            yield tick
+            live.update(task, completed=1, total=1)  # only a step that ended well gets a full bar
+
+    @contextmanager
+    def _display(self) -> Iterator[Any]:
+        """The rich display; a step inside a step shares it."""
+        if self.live is not None:
+            yield self.live
+            return
+        self.live = _rich(self.stream)
+        try:
+            with self.live:
+                yield self.live
+        finally:
+            self.live = None
+
+
+def _rich(stream: TextIO) -> Any:
+    from rich.console import Console
+    from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress as Bars
+
+    count = TextColumn("{task.fields[count]}")
+    columns = (TextColumn("{task.description:<8}"), BarColumn(), TimeElapsedColumn(), count)
+    return Bars(*columns, console=Console(file=stream), redirect_stdout=False)

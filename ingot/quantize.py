@@ -1,0 +1,179 @@
+"""Plan -> torchao specs -> prepare -> convert, then an audit that what came out is the plan. The only importer of pt2e."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ingot.errors import PlanError
+from ingot.graph import source_of
+from ingot.plan.model import Plan, Slot, Storage
+from ingot.semantics import operands
+
+
+def quantize(module: GraphModule, plan: Plan) -> GraphModule:
+    """The program with every slot of the plan quantized and dequantized by fixed numbers."""
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+
+    work = _copy(module)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torchao warns about its own deprecations
+        prepared = prepare_pt2e(work, _replayer(plan))
+        converted = convert_pt2e(prepared)
+    audit(converted, plan)
+    return converted
+
+
+def _copy(module: GraphModule) -> GraphModule:
+    """A copy to edit: nodes are new, constants are shared (convert replaces attributes, it does not write into them)."""
+    memo = {id(t): t for t in (*module.parameters(), *module.buffers())}
+    return copy.deepcopy(module, memo)
+
+
+def _replayer(plan: Plan) -> Any:
+    from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, Quantizer
+    from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
+
+    class Replay(Quantizer):
+        """Annotates exactly what the plan says. Nothing is observed: every number is given."""
+
+        def annotate(self, model: GraphModule) -> GraphModule:
+            for node in model.graph.nodes:
+                inputs, output = _input_specs(node, plan), _spec(plan.storage(node.name))
+                if inputs or output is not None:
+                    note = QuantizationAnnotation(input_qspec_map=inputs, output_qspec=output, _annotated=True)
+                    node.meta[Q_ANNOTATION_KEY] = note
+            return model
+
+        def validate(self, model: GraphModule) -> None:
+            return None
+
+    return Replay()
+
+
+def _input_specs(node: Node, plan: Plan) -> dict[Node, Any]:
+    """torchao keys by node, not by position: two positions that read one value must agree."""
+    if node.op != "call_function":
+        return {}
+    wanted: dict[Node, Storage] = {}
+    for i, operand in enumerate(operands(node)):
+        storage = plan.storage(node.name, i)
+        if storage is None:
+            continue
+        if wanted.setdefault(operand, storage) != storage:
+            raise PlanError(f"'{node.name}' reads '{operand.name}' twice at two scales", where=source_of(node))
+    return {n: _spec(s) for n, s in wanted.items()}
+
+
+def _spec(storage: Storage | None) -> Any:
+    from torchao.quantization.pt2e.quantizer import FixedQParamsQuantizationSpec, QuantizationSpec
+
+    if storage is None:
+        return None
+    dtype, low, high = getattr(torch, storage.dtype), storage.qmin, storage.qmax
+    if storage.axis is None:
+        return FixedQParamsQuantizationSpec(
+            dtype,
+            storage.scale,
+            storage.zero_point,
+            low,
+            high,
+            torch.per_tensor_affine,  # type: ignore[arg-type]
+        )
+    observer = _given_per_channel(storage)
+    return QuantizationSpec(dtype, observer, low, high, torch.per_channel_symmetric, storage.axis)
+
+
+def _given_per_channel(storage: Storage) -> Any:
+    """torchao has a fixed spec per tensor only: an observer that looks at nothing serves for channels."""
+    from torchao.quantization.pt2e.observer import PerChannelMinMaxObserver
+
+    class GivenPerChannelObserver(PerChannelMinMaxObserver):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x
+
+        def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
+            return torch.tensor(storage.scale), torch.tensor(storage.zero_point, dtype=torch.int64)
+
+    return GivenPerChannelObserver
+
+
+def audit(converted: GraphModule, plan: Plan) -> None:
+    """Slot by slot: each operand the plan stores arrives through a dequantize of exactly those numbers, no other does."""
+    by_name = {n.name: n for n in converted.graph.nodes}
+    for decision in plan:
+        node = by_name.get(decision.slot.node)
+        if node is None:
+            raise _not_the_plan(decision.slot, "the op is gone", None)
+        problem = _disagreement(node, decision.slot, decision.storage)
+        if problem:
+            raise _not_the_plan(decision.slot, problem, node)
+
+
+def _not_the_plan(slot: Slot, problem: str, node: Node | None) -> PlanError:
+    return PlanError(
+        f"the quantized graph is not the plan at {slot}",
+        where=source_of(node) if node is not None else None,
+        why=problem,
+        hint="please report this model; it is a defect of Ingot",
+    )
+
+
+def _disagreement(node: Node, slot: Slot, storage: Storage | None) -> str | None:
+    if slot.operand is None:
+        return None if node.op == "placeholder" else _output_disagreement(node, storage)
+    found = _dequantized(operands(node)[slot.operand])
+    if storage is None:
+        return (
+            None if found is None or not _is_constant_chain(node, slot.operand) else f"float was planned, found {found}"
+        )
+    return None if found == storage else f"planned {storage}, found {found}"
+
+
+def _output_disagreement(node: Node, storage: Storage | None) -> str | None:
+    """A planned output is read through one quantize of its numbers; an unplanned one is never quantized with others' leave."""
+    quantizers = [u for u in node.users if _is(u, "quantize_per_tensor")]
+    if storage is None:
+        return None
+    if len(node.users) != 1 or len(quantizers) != 1:
+        return f"planned {storage}, found {len(quantizers)} quantizers among {len(node.users)} readers"
+    found = _parameters(quantizers[0])
+    return None if found == storage else f"planned {storage}, found {found}"
+
+
+def _is_constant_chain(node: Node, operand: int) -> bool:
+    return operands(operands(node)[operand])[0].op == "get_attr"
+
+
+def _is(node: Node, name: str) -> bool:
+    return node.op == "call_function" and getattr(node.target, "_opname", "").split("::")[-1] == name
+
+
+def _dequantized(node: Node) -> Storage | None:
+    if not (_is(node, "dequantize_per_tensor") or _is(node, "dequantize_per_channel")):
+        return None
+    return _parameters(node)
+
+
+def _parameters(node: Node) -> Storage:
+    """The numbers of a (de)quantize node, per tensor (x, scale, zp, min, max, dtype) or per channel (… axis …)."""
+    if "per_channel" in str(node.target):
+        _, scale, zero, axis, low, high, dtype = node.args[:7]
+        return Storage(_name(dtype), _numbers(scale), _numbers(zero), low, high, axis)  # type: ignore[arg-type]
+    _, scale, zero, low, high, dtype = node.args[:6]
+    return Storage(_name(dtype), scale, zero, low, high)  # type: ignore[arg-type]
+
+
+def _name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _numbers(arg: Any) -> tuple[Any, ...]:
+    from ingot.graph import constant_of
+
+    tensor = constant_of(arg) if isinstance(arg, Node) else arg
+    return tuple(tensor.tolist())

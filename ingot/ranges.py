@@ -1,0 +1,270 @@
+"""Calibration: one float run that records what each value was. No target and no observers in it.
+
+A value is known by the name of its node. What is recorded is enough to plan for any target later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.fx.node import map_arg
+
+from ingot.casting import whole_file
+from ingot.errors import InputError
+from ingot.histogram import RAW_BINS, Measure, Stats, flat, measure, quantile, sparse
+
+__all__ = ["Ranges", "Stats", "quantile", "record_module"]
+
+FORMAT, VERSION = "ingot.ranges", 1
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """What every value was over the calibration data, and what of it was seen too little."""
+
+    values: Mapping[str, Stats]
+    batches: int
+    samples: int  # by the first dimension of the first tensor of each batch
+    fingerprint: str = ""
+    notes: tuple[str, ...] = ()
+    steady: Mapping[str, str] = field(default_factory=dict)  # digest of each input that was the same in every batch
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        body = {"format": FORMAT, "version": VERSION, **asdict(self), "values": _packed(self.values)}
+        with whole_file(path) as f:
+            f.write(json.dumps(body, separators=(",", ":")).encode())
+        return Path(path)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Ranges:
+        body = _read(Path(path))
+        try:
+            values = {name: _unpacked(row) for name, row in body["values"].items()}
+            rest = {k: body[k] for k in ("batches", "samples", "fingerprint", "steady")}
+            return cls(values, notes=tuple(body["notes"]), **rest)
+        except (KeyError, TypeError, ValueError, AttributeError) as e:
+            raise _foreign(Path(path), f"a part is missing or of the wrong kind ({e!r})") from e
+
+    def merge(self, other: Ranges) -> Ranges:
+        """Both recordings as if they had been one."""
+        if self.fingerprint != other.fingerprint:
+            why = f"one has fingerprint '{self.fingerprint}', the other '{other.fingerprint}'"
+            raise InputError("these ranges are of different programs", why=why, hint="record both on the same program")
+        values = {n: _joined(self.values.get(n), other.values.get(n)) for n in {**self.values, **other.values}}
+        steady = {n: d for n, d in self.steady.items() if other.steady.get(n) == d}
+        return _finished(values, self.batches + other.batches, self.samples + other.samples, self.fingerprint, steady)
+
+
+def record_module(
+    module: torch.fx.GraphModule,
+    batches: Iterable[tuple[Any, ...]],
+    *,
+    fingerprint: str = "",
+    on_batch: Callable[[int], None] | None = None,
+    known: Ranges | None = None,
+    reset: Callable[[], None] | None = None,
+) -> Ranges:
+    """Run `module` on every batch, once and in order, and record its floating values.
+
+    `known` values keep their record and are not measured again. `reset` is called before each batch.
+    """
+    recorder = _Recorder(module, known.values if known else {})
+    for i, batch in enumerate(batches):
+        if reset:
+            reset()
+        recorder.run_batch(i, batch)
+        if on_batch:
+            on_batch(i)
+    return recorder.ranges(fingerprint)
+
+
+@dataclass
+class _Tally:
+    """The running sum of the measures of one value. 32 bits a bin last for half a million batches."""
+
+    low: float = math.inf
+    high: float = -math.inf
+    count: int = 0
+    nonfinite: int = 0
+    raw: np.ndarray = field(default_factory=lambda: np.zeros(RAW_BINS, dtype=np.uint32))
+
+    def add(self, m: Measure) -> None:
+        self.low, self.high = min(self.low, m.low), max(self.high, m.high)
+        self.count += m.count
+        self.nonfinite += m.nonfinite
+        self.raw[: len(m.raw)] += m.raw.astype(np.uint32)
+
+    def stats(self) -> Stats:
+        low, high = (self.low, self.high) if self.low <= self.high else (0.0, 0.0)
+        return Stats(low, high, self.count, self.nonfinite, sparse(self.raw))
+
+
+class _Recorder(torch.fx.Interpreter):
+    """Runs the graph node by node and measures what comes out; a value is freed after its last reader."""
+
+    def __init__(self, module: torch.fx.GraphModule, known: Mapping[str, Stats]):
+        super().__init__(module, garbage_collect_values=True)
+        self.known = known
+        self.tallies: dict[str, _Tally] = {}
+        self.inputs = [n.name for n in module.graph.nodes if n.op == "placeholder"]
+        self.steady: dict[str, str] = {}
+        self.batches = self.samples = 0
+        self.at = ""  # the node under way
+        # What was measured in this batch, by node, with the version of the tensor it was measured at.
+        self.measured: dict[torch.fx.Node, tuple[int, Measure]] = {}
+
+    def run_batch(self, index: int, batch: tuple[Any, ...]) -> None:
+        self._check(index, batch)
+        self._compare(index, batch)
+        self.measured.clear()
+        try:
+            with torch.no_grad():
+                self.run(*batch)
+        except Exception as e:
+            hint = "give batches of the shapes and dtypes the program was captured with"
+            raise InputError(f"batch {index} does not run", where=self.at, why=str(e), hint=hint) from e
+        self.batches, self.samples = index + 1, self.samples + _samples(batch)
+
+    def run_node(self, n: torch.fx.Node) -> Any:
+        self.at = n.name
+        # Not super().run_node: its tracing of provenance costs a tenth of a forward.
+        args, kwargs = map_arg((n.args, n.kwargs), self.env.__getitem__)
+        result = getattr(self, n.op)(n.target, args, kwargs)
+        if n.op not in ("get_attr", "output") and n.name not in self.known and _is_floating(result):
+            self.tallies.setdefault(n.name, _Tally()).add(self._measure(n, result))
+        return result
+
+    def _measure(self, n: torch.fx.Node, t: Tensor) -> Measure:
+        elements = flat(t)
+        version = t._version
+        m = self._carried(n, elements, version) or measure(elements, self.batches)
+        self.measured[n] = (version, m)
+        return m
+
+    def _carried(self, n: torch.fx.Node, elements: Tensor, version: int) -> Measure | None:
+        """The measure of an input that lies in the very same memory: a view only renames its elements."""
+        for source in n.all_input_nodes:
+            if source in self.measured and self.measured[source][0] == version:
+                before = self.env.get(source)
+                if isinstance(before, Tensor) and _same_elements(elements, before):
+                    return self.measured[source][1]
+        return None
+
+    def _check(self, index: int, batch: tuple[Any, ...]) -> None:
+        if not isinstance(batch, (tuple, list)):
+            why = f"it is a {type(batch).__name__}, and a batch is a tuple of the program's inputs"
+            raise InputError(f"batch {index} does not fit", why=why, hint="yield (x,) instead of x")
+        if len(batch) != len(self.inputs):
+            why = f"it has {len(batch)} inputs, the program takes {len(self.inputs)}: {', '.join(self.inputs)}"
+            raise InputError(f"batch {index} does not fit", why=why, hint="leave out labels, keep every input")
+
+    def _compare(self, index: int, batch: tuple[Any, ...]) -> None:
+        """Keep the digest of an input for as long as it is the same; once it varied nothing is hashed any more."""
+        for name, value in zip(self.inputs, batch, strict=True):
+            if index == 0:
+                self.steady[name] = _digest(value)
+            elif name in self.steady and self.steady[name] != _digest(value):
+                del self.steady[name]
+
+    def ranges(self, fingerprint: str) -> Ranges:
+        if not self.batches:
+            hint = "give calibration at least one batch; a generator that was read before is empty the second time"
+            raise InputError("there is nothing to record: no batches came", hint=hint)
+        new = {name: tally.stats() for name, tally in self.tallies.items()}
+        return _finished({**self.known, **new}, self.batches, self.samples, fingerprint, self.steady)
+
+
+def _is_floating(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point() and value.layout == torch.strided
+
+
+def _same_elements(a: Tensor, before: Tensor) -> bool:
+    # `before` is alive, so equal addresses mean shared memory; flat() copied, and moved, what is not dense.
+    if a.dtype != before.dtype or a.numel() != before.numel() or a.data_ptr() != before.data_ptr():
+        return False
+    return flat(before).data_ptr() == a.data_ptr()
+
+
+def _samples(batch: tuple[Any, ...]) -> int:
+    first = next((t for t in batch if isinstance(t, Tensor)), None)
+    return first.shape[0] if first is not None and first.dim() else 1
+
+
+def _digest(value: Any) -> str:
+    if not isinstance(value, Tensor):
+        return repr(value)
+    data = memoryview(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    return hashlib.blake2b(data, digest_size=16, person=b"ingot").hexdigest() + str(tuple(value.shape))
+
+
+def _joined(a: Stats | None, b: Stats | None) -> Stats:
+    return a.merge(b) if a and b else (a or b)  # type: ignore[return-value]
+
+
+def _finished(
+    values: Mapping[str, Stats], batches: int, samples: int, fingerprint: str, steady: Mapping[str, str]
+) -> Ranges:
+    notes = tuple(_notes(values, batches, samples, steady))
+    return Ranges(values, batches, samples, fingerprint, notes, dict(steady))
+
+
+def _notes(values: Mapping[str, Stats], batches: int, samples: int, steady: Mapping[str, str]) -> Iterable[str]:
+    """What was seen too little of, or looked wrong: one sentence a kind."""
+    if batches == 1:
+        yield f"only one batch was recorded ({samples} by its first dimension): the ranges are those of that batch"
+    elif steady:
+        yield f"the same in all {batches} batches, so its variety was not seen: {_names(steady)}"
+    never = [n for n, s in values.items() if s.count and not s.finite]
+    if never:
+        yield f"never finite, so it has no range: {_names(never)}"
+    partly = [n for n, s in values.items() if s.nonfinite and s.finite]
+    if partly:
+        yield f"not finite in some elements, which were left out of its range: {_names(partly)}"
+    constant = [f"{n} ({s.min:g})" for n, s in values.items() if s.finite > 1 and s.min == s.max]
+    if constant:
+        yield f"one and the same number at all times: {_names(constant)}"
+
+
+def _names(names: Iterable[str], most: int = 8) -> str:
+    names = list(names)
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _packed(values: Mapping[str, Stats]) -> dict[str, list[Any]]:
+    """One short row a value: min, max, count, nonfinite, keys, counts."""
+    return {
+        n: [s.min, s.max, s.count, s.nonfinite, list(s.histogram), list(s.histogram.values())]
+        for n, s in values.items()
+    }
+
+
+def _unpacked(row: list[Any]) -> Stats:
+    low, high, count, nonfinite, keys, counts = row
+    return Stats(float(low), float(high), int(count), int(nonfinite), dict(zip(keys, counts, strict=True)))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        body = json.loads(path.read_bytes())
+    except (OSError, ValueError) as e:
+        raise _foreign(path, str(e)) from e
+    if not isinstance(body, dict) or body.get("format") != FORMAT:
+        raise _foreign(path, "it is JSON of another kind")
+    if body.get("version") != VERSION:
+        raise _foreign(path, f"it has version {body.get('version')}, this Ingot reads {VERSION}")
+    return body
+
+
+def _foreign(path: Path, why: str) -> InputError:
+    return InputError(f"{path} is no file of ranges", why=why, hint="record again and save it with Ranges.save")

@@ -1,0 +1,1 @@
+"""What a cast showed, as text, as plain data and as one HTML page."""

@@ -1,0 +1,60 @@
+"""What the rest of Ingot asks of a target: data about storage, questions about ops, and how its program is made and run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+Batch = tuple[torch.Tensor, ...]
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a kind of number may be stored: an integer type, its range, and whether zero is in the middle."""
+
+    dtype: str
+    qmin: int
+    qmax: int
+    symmetric: bool
+
+
+@dataclass(frozen=True)
+class Ability:
+    """What a target can do with one op, and who says so."""
+
+    int8: bool
+    because: str
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A package or program the target needs, and the line that installs it."""
+
+    name: str
+    found: Callable[[], str | None]  # the version or path, None when missing
+    install: str
+
+
+@dataclass(frozen=True)
+class Target:
+    """One backend: rows and questions for the planner, verbs for lowering and running."""
+
+    name: str
+    backend: str
+    description: str
+    requirements: tuple[Requirement, ...]
+    activation: Format
+    weight: Format
+    ability: Callable[[Node], Ability]
+    fuses: Callable[[Node, Node], bool]  # (producer, activation): they run as one op with one output scale
+    rescales: Callable[[Node], bool]  # a kernel that could carry its input's scale has an output scale of its own
+    weight_axis: Callable[[Node], int | None]  # per-channel axis of an op's weight, None = one scale for all
+    rules: Callable[[], Sequence[Any]]  # rewrites that keep ops inside the delegate
+    partitioners: Callable[[], list[Any]]
+    run: Callable[..., list[list[torch.Tensor]]]
+    executed_on: str
+    hints: dict[str, str] = field(default_factory=dict)

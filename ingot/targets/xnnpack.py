@@ -1,0 +1,175 @@
+"""XNNPACK: Arm and x86 CPUs. What it can do is asked of its partitioner, not written down again."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ingot.graph import fake_mode_of, value_of
+from ingot.semantics.weights import groups_of, weight_axis
+from ingot.targets.base import Ability, Format, Requirement, Target
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@cache
+def _configs() -> dict[str, Any]:
+    """The partitioner's own rows by edge op name: precisions, fused activations, constraints."""
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+
+    return dict(XnnpackPartitioner().target_partitioner_configs)
+
+
+@cache
+def _decompositions() -> dict[Any, Any]:
+    from executorch.exir.tracer import _default_decomposition_table
+
+    return dict(_default_decomposition_table())
+
+
+def ability(node: Node) -> Ability:
+    """int8 if the backend sees exactly one op here and lists static quantization for it."""
+    from executorch.backends.xnnpack.partition.config.xnnpack_config import ConfigPrecisionType
+
+    names = edge_ops(node)
+    rows = [_configs().get(name) for name in names]
+    if any(row is None for row in rows):
+        lacking = next(n for n, row in zip(names, rows, strict=True) if row is None)
+        return Ability(False, f"XNNPACK's partitioner has no entry for {lacking}")
+    if len(rows) != 1:
+        return Ability(False, f"XNNPACK sees it as {' + '.join(names) or 'nothing'}: no single int8 kernel")
+    if ConfigPrecisionType.STATIC_QUANT not in rows[0].supported_precision_types():  # type: ignore[union-attr]
+        return Ability(False, f"XNNPACK runs {names[0]} in float only")
+    if names[0] == "mean.dim" and not _is_global_average(node):
+        return Ability(False, "XNNPACK averages in int8 only over the last two of four dimensions, kept")
+    return Ability(True, f"XNNPACK lists static int8 for {names[0]}")
+
+
+def _is_global_average(node: Node) -> bool:
+    x, y = value_of(node.args[0]), value_of(node)  # type: ignore[arg-type]
+    return x.dim() == 4 and y.dim() == 4 and tuple(y.shape[2:]) == (1, 1) and x.shape[1] == y.shape[1]
+
+
+_edge_cache: dict[Any, tuple[str, ...]] = {}
+
+
+def edge_ops(node: Node) -> tuple[str, ...]:
+    """The edge ops this node becomes, under the names that the partitioner uses."""
+    key = _signature(node)
+    if key not in _edge_cache:
+        _edge_cache[key] = _traced_ops(node)
+    return _edge_cache[key]
+
+
+def _signature(node: Node) -> Any:
+    def shape(n: Node) -> Any:
+        val = value_of(n)
+        return (tuple(map(str, val.shape)), val.dtype) if isinstance(val, torch.Tensor) else str(val)
+
+    return str((node.target, torch.fx.map_arg(node.args, shape), torch.fx.map_arg(node.kwargs, shape)))
+
+
+def _traced_ops(node: Node) -> tuple[str, ...]:
+    own = _edge_name(node.target)
+    if own in _configs():
+        return (own,)
+    try:
+        graph = _decomposed(node)
+    except Exception:  # tracing one op alone may lack context (symbols, effects): the op then stands for itself
+        return (own,)
+    calls = [n for n in graph.nodes if n.op == "call_function" and isinstance(n.target, torch._ops.OpOverload)]
+    return tuple(_edge_name(n.target) for n in calls)
+
+
+def _decomposed(node: Node) -> torch.fx.Graph:
+    from contextlib import nullcontext
+
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    tensors = list(dict.fromkeys(node.all_input_nodes))
+    target: Any = node.target
+
+    def alone(*values: Any) -> Any:
+        given = dict(zip(tensors, values, strict=True))
+        return target(*torch.fx.map_arg(node.args, given.get), **torch.fx.map_arg(node.kwargs, given.get))
+
+    with fake_mode_of(node.graph.owning_module) or nullcontext():  # type: ignore[arg-type]
+        return make_fx(alone, decomposition_table=_decompositions())(*[value_of(n) for n in tensors]).graph
+
+
+def _edge_name(target: Any) -> str:
+    """aten.permute.default -> permute_copy.default, if that is how the partitioner knows it."""
+    name = (
+        f"{target.overloadpacket.__name__}.{target._overloadname}" if hasattr(target, "overloadpacket") else str(target)
+    )
+    base, _, overload = name.partition(".")
+    copy = f"{base}_copy.{overload}"
+    return copy if copy in _configs() else name
+
+
+def fuses(producer: Node, activation: Node) -> bool:
+    """The backend lists the activation among those that end the producer's kernel."""
+    ops, after = edge_ops(producer), edge_ops(activation)
+    row = _configs().get(ops[0]) if len(ops) == 1 else None
+    return len(after) == 1 and after[0] in (getattr(row, "fused_acts", None) or ())
+
+
+def rescales(node: Node) -> bool:
+    """Its averaging kernel multiplies anyway, and takes an output scale of its own; moving and clamping ones do not."""
+    return edge_ops(node) == ("mean.dim",)
+
+
+def channel_axis(node: Node) -> int | None:
+    """Per output channel; XNNPACK takes one scale only for grouped transposed convolutions."""
+    axis = weight_axis(node)
+    return None if axis == 1 and groups_of(node) > 1 else axis
+
+
+def rules() -> Sequence[Any]:
+    from ingot.legalize import for_xnnpack
+
+    return for_xnnpack()
+
+
+def partitioners() -> list[Any]:
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+
+    return [XnnpackPartitioner()]
+
+
+def run(pte: bytes, batches: Sequence[Any], **options: Any) -> list[list[torch.Tensor]]:
+    from ingot.child import run_pte
+
+    return run_pte(pte, batches, **options)
+
+
+XNNPACK = Target(
+    name="xnnpack",
+    backend="XnnpackBackend",
+    description="Arm and x86 CPUs through XNNPACK, in the executorch wheel",
+    requirements=(
+        Requirement("torch", lambda: _version("torch"), "pip install torch==2.13.0"),
+        Requirement("executorch", lambda: _version("executorch"), "pip install executorch==1.5.1"),
+        Requirement("torchao", lambda: _version("torchao"), "pip install torchao==0.18.0"),
+    ),
+    activation=Format("int8", -128, 127, symmetric=False),
+    weight=Format("int8", -127, 127, symmetric=True),
+    ability=ability,
+    fuses=fuses,
+    rescales=rescales,
+    weight_axis=channel_axis,
+    rules=rules,
+    partitioners=partitioners,
+    run=run,
+    executed_on="ExecuTorch runtime, XNNPACK delegate, in a child process",
+)
