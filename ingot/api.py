@@ -76,13 +76,15 @@ def capture(model: Any, example_inputs: Any, *, dynamic_shapes: Any = None) -> P
 
 def record(program: Program, batches: Iterable[Any], *, on_batch: Callable[[int], None] | None = None) -> Ranges:
     """One float run over the batches: statistics per value, for every target and precision."""
-    return record_module(
-        program.module,
-        (program.flatten(b) for b in batches),
-        fingerprint=program.fingerprint,
-        on_batch=on_batch,
-        reset=lambda: restore_state(program.module, program.state),
-    )
+
+    def reset() -> None:
+        restore_state(program.module, program.state)
+
+    flat = (program.flatten(b) for b in batches)
+    try:
+        return record_module(program.module, flat, fingerprint=program.fingerprint, on_batch=on_batch, reset=reset)
+    finally:
+        reset()
 
 
 def plan(program: Program, ranges: Ranges, target: str, *, recipe: Any = None) -> Plan:

@@ -55,7 +55,7 @@ class Program:
 
 def capture(model: Any, example_inputs: Any, *, dynamic_shapes: Any = None) -> Program:
     """Export `model` and bring it into normal form; every pass is checked on the example inputs."""
-    inputs = as_tuple(example_inputs)
+    inputs = pytree.tree_map_only(torch.Tensor, plain_strides, as_tuple(example_inputs))
     exported, notes = _export(model, inputs, dynamic_shapes)
     _refuse_control_flow(exported)
     reference = _flat_module(exported)
@@ -140,7 +140,7 @@ def _functional(exported: ExportedProgram) -> ExportedProgram:
     """In-place code, views' aliases and no_grad regions go; conv, linear, softmax and the like stay whole."""
     try:
         once = exported.run_decompositions({})
-        hidden = normalize.decompositions_of_hidden_weights(once.graph)
+        hidden = normalize.decompositions(once.graph)
         return once.run_decompositions(hidden) if hidden else once
     except Exception as e:
         raise CaptureError(
@@ -222,7 +222,13 @@ def flat_inputs(program: Program, batch: Any) -> tuple[torch.Tensor, ...]:
         )
     for i, (g, w) in enumerate(zip(got, want, strict=True)):
         _check_input(program, i, g, w)
-    return tuple(got)
+    return tuple(plain_strides(g) if isinstance(g, torch.Tensor) else g for g in got)
+
+
+def plain_strides(x: torch.Tensor) -> torch.Tensor:
+    """With one channel (or pixel) every layout is the same memory; the runtime wants the plain strides for it."""
+    plain = torch.empty(x.shape, device="meta").stride()
+    return x.as_strided(x.shape, plain) if x.is_contiguous() and x.stride() != plain else x
 
 
 def _check_input(program: Program, i: int, got: Any, want: Any) -> None:

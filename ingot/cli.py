@@ -31,6 +31,9 @@ if TYPE_CHECKING:  # torch takes seconds to import: only the commands that need 
     from ingot.targets import Availability
 
 OK, BUG, REFUSED, WRONG, BROKEN, INTERRUPTED = 0, 1, 2, 3, 4, 130
+SAME_WEIGHTS = (
+    "try: is it the model that was cast? build() must give the same weights every time (seed it, or load them)"
+)
 Answer = tuple[int, dict[str, Any], str]  # exit code, what --json prints, what people read
 
 
@@ -96,7 +99,7 @@ def _plain_check(check: Check) -> dict[str, Any]:
 
 @contextmanager
 def _clean_stdout() -> Iterator[None]:
-    """Stdout is for the answer: what prints there while a command runs (the user's build(), native code) goes to stderr."""
+    """Stdout is for the answer: what prints there while a command runs (build(), native code) goes to stderr."""
     sys.stdout.flush()
     with redirect_stdout(sys.stderr), ExitStack() as undo:
         with suppress(OSError):  # a closed stdout or stderr needs no care
@@ -296,8 +299,8 @@ def write_folders(folders: Mapping[Path, Mapping[str, bytes]]) -> None:
 
 
 def _stage(folder: Path, files: Mapping[str, bytes], undo: ExitStack) -> Path:
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    temp = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
+    there = next(p for p in folder.absolute().parents if p.is_dir())  # the same disk, and no folder is made for nothing
+    temp = Path(tempfile.mkdtemp(dir=there, prefix=f".{folder.name}."))
     undo.callback(shutil.rmtree, temp, ignore_errors=True)
     for name, content in files.items():
         (temp / name).write_bytes(content)
@@ -306,7 +309,7 @@ def _stage(folder: Path, files: Mapping[str, bytes], undo: ExitStack) -> Path:
 
 def _move(temp: Path, folder: Path) -> None:
     """File by file into a folder that may hold other people's files; our own stale page goes."""
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(parents=True, exist_ok=True)
     names = sorted(p.name for p in temp.iterdir())
     for name in names:
         os.replace(temp / name, folder / name)
@@ -406,7 +409,7 @@ def _verify_answer(casting: Casting, quiet: bool) -> Answer:
 
     assert casting.check is not None
     facts = as_data(casting)
-    text = "\n".join([verdict(facts), *outputs(facts)])
+    text = "\n".join([verdict(facts), *outputs(facts), *([] if casting.check.passed else [SAME_WEIGHTS])])
     return OK if casting.check.passed else WRONG, facts["check"], "" if quiet else text
 
 

@@ -109,17 +109,17 @@ def _sum(a: Mapping[int, int], b: Mapping[int, int]) -> dict[int, int]:
 
 @dataclass(frozen=True)
 class Measure:
-    """What one tensor was: the same as Stats, with counts by raw top bits up to the last one used."""
+    """What one tensor was: the same as Stats, with the top bits of each element of the sample, sign first."""
 
     low: float
     high: float
     count: int
     nonfinite: int
-    raw: np.ndarray
+    bins: np.ndarray
 
 
 SAMPLE = 1 << 13  # elements of one tensor that reach its histogram
-_EMPTY = np.zeros(0, dtype=np.int64)
+_EMPTY = np.zeros(0, dtype=np.intp)
 
 
 def flat(t: Tensor) -> Tensor:
@@ -150,7 +150,7 @@ def _ends(t: Tensor) -> tuple[float, float]:
 
 def _bins(t: Tensor, turn: int) -> np.ndarray:
     sample = _sample(t, turn).float().cpu().numpy()
-    return np.bincount(sample.view(np.uint32) >> SHIFT)
+    return (sample.view(np.uint32) >> SHIFT).astype(np.intp)
 
 
 def _sample(t: Tensor, turn: int) -> Tensor:

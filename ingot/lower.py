@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import logging
-import time
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.capture import Program, first_sentence
+from ingot.capture import Program, first_sentence, restore_state
 from ingot.casting import Boundary, Delegate, HostOp, TensorInfo
 from ingot.errors import LowerError
 from ingot.graph import source_of
@@ -37,9 +36,9 @@ def lower_graph(program: Program, quantized: GraphModule, target: Target) -> Low
     with _reasons() as reasons:
         edge = _stage("partition", target, lambda: _to_edge(exported, target))
     graph = edge.exported_program().graph_module
-    pte = _stage("serialise", target, lambda: _serialise(edge, program))
-    sources = {n.name: source_of(n) for n in graph.graph.nodes}
-    return Lowered(pte, _delegates(graph), _host_ops(graph, target, reasons, sources), _boundary(program))
+    delegates, host_ops = _delegates(graph), _host_ops(graph, target, reasons)
+    pte = _stage("serialise", target, lambda: _serialise(edge, program))  # rewrites the graph: look before
+    return Lowered(pte, delegates, host_ops, _boundary(program))
 
 
 def _stage(name: str, target: Target, work: Any) -> Any:
@@ -149,11 +148,9 @@ def layout_of(val: torch.Tensor) -> str:
     return "contiguous"
 
 
-def _host_ops(
-    graph: GraphModule, target: Target, reasons: dict[str, str], sources: dict[str, str]
-) -> tuple[HostOp, ...]:
+def _host_ops(graph: GraphModule, target: Target, reasons: dict[str, str]) -> tuple[HostOp, ...]:
     nodes = [n for n in graph.graph.nodes if n.op == "call_function" and _is_host_op(n)]
-    return tuple(_host_op(n, target, reasons, sources) for n in nodes)
+    return tuple(_host_op(n, target, reasons) for n in nodes)
 
 
 def _is_host_op(node: Node) -> bool:
@@ -171,13 +168,13 @@ def _is_boundary_quantize(node: Node) -> bool:
     return "quantize_per" in name and all(n.op == "placeholder" for n in node.all_input_nodes)
 
 
-def _host_op(node: Node, target: Target, reasons: dict[str, str], sources: dict[str, str]) -> HostOp:
+def _host_op(node: Node, target: Target, reasons: dict[str, str]) -> HostOp:
     op = _op_name(node)
     reason = reasons.get(node.name) or f"{target.backend} has no kernel for {op}"
     hint = target.hints.get(
         op.split(".")[0], "rewrite it with ops the backend has, or accept the extra hop to the host"
     )
-    return HostOp(op, node.name, sources.get(node.name, "?"), reason, hint)
+    return HostOp(op, node.name, source_of(node), reason, hint)
 
 
 def _op_name(node: Node) -> str:
@@ -190,8 +187,3 @@ def _boundary(program: Program) -> Boundary:
     from ingot.graph import output_nodes
 
     return Boundary(tuple(map(tensor_info, nodes)), tuple(map(tensor_info, output_nodes(program.module))))
-
-
-def timed(work: Any) -> tuple[Any, float]:
-    start = time.perf_counter()
-    return work(), time.perf_counter() - start

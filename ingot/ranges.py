@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,6 +88,9 @@ def record_module(
     return recorder.ranges(fingerprint)
 
 
+_ONE = np.uint32(1)
+
+
 @dataclass
 class _Tally:
     """The running sum of the measures of one value. 32 bits a bin last for half a million batches."""
@@ -97,52 +100,70 @@ class _Tally:
     count: int = 0
     nonfinite: int = 0
     raw: np.ndarray = field(default_factory=lambda: np.zeros(RAW_BINS, dtype=np.uint32))
+    seen: bool = False
 
     def add(self, m: Measure) -> None:
+        self.seen = True
         self.low, self.high = min(self.low, m.low), max(self.high, m.high)
         self.count += m.count
         self.nonfinite += m.nonfinite
-        self.raw[: len(m.raw)] += m.raw.astype(np.uint32)
+        # In place and not through bincount: few of the bins are in use, and only those are touched.
+        np.add.at(self.raw, m.bins, _ONE)
 
     def stats(self) -> Stats:
         low, high = (self.low, self.high) if self.low <= self.high else (0.0, 0.0)
         return Stats(low, high, self.count, self.nonfinite, sparse(self.raw))
 
 
-class _Recorder(torch.fx.Interpreter):
-    """Runs the graph node by node and measures what comes out; a value is freed after its last reader."""
+class _Recorder:
+    """Runs the graph node by node and measures what comes out; a value is freed after its last reader.
+
+    Its own loop, because that of torch.fx.Interpreter costs as much as the measuring.
+    """
 
     def __init__(self, module: torch.fx.GraphModule, known: Mapping[str, Stats]):
-        super().__init__(module, garbage_collect_values=True)
+        nodes = list(module.graph.nodes)
         self.known = known
-        self.tallies: dict[str, _Tally] = {}
-        self.inputs = [n.name for n in module.graph.nodes if n.op == "placeholder"]
+        self.inputs = [n.name for n in nodes if n.op == "placeholder"]
+        self.steps = _steps(nodes)
+        self.homes = {n: _home(module, n.target) for n in nodes if n.op == "get_attr"}
+        self.tallies = {n.name: _Tally() for n in nodes if n.op in _MEASURED and n.name not in known}
         self.steady: dict[str, str] = {}
         self.batches = self.samples = 0
         self.at = ""  # the node under way
+        self.env: dict[torch.fx.Node, Any] = {}
         # What was measured in this batch, by node, with the version of the tensor it was measured at.
         self.measured: dict[torch.fx.Node, tuple[int, Measure]] = {}
 
     def run_batch(self, index: int, batch: tuple[Any, ...]) -> None:
         self._check(index, batch)
         self._compare(index, batch)
-        self.measured.clear()
         try:
             with torch.no_grad():
-                self.run(*batch)
+                self._run(batch)
         except Exception as e:
             hint = "give batches of the shapes and dtypes the program was captured with"
             raise InputError(f"batch {index} does not run", where=self.at, why=str(e), hint=hint) from e
         self.batches, self.samples = index + 1, self.samples + _samples(batch)
 
-    def run_node(self, n: torch.fx.Node) -> Any:
-        self.at = n.name
-        # Not super().run_node: its tracing of provenance costs a tenth of a forward.
+    def _run(self, batch: tuple[Any, ...]) -> None:
+        self.env, self.measured = {}, {}
+        inputs = iter(batch)
+        for n, dead in self.steps:
+            self.at = n.name
+            value = self.env[n] = self._value(n, inputs)
+            if n.name in self.tallies and _is_floating(value):
+                self.tallies[n.name].add(self._measure(n, value))
+            for gone in dead:
+                del self.env[gone]
+
+    def _value(self, n: torch.fx.Node, inputs: Iterator[Any]) -> Any:
+        if n.op == "get_attr":
+            return getattr(*self.homes[n])
+        if n.op == "placeholder":
+            return next(inputs)
         args, kwargs = map_arg((n.args, n.kwargs), self.env.__getitem__)
-        result = getattr(self, n.op)(n.target, args, kwargs)
-        if n.op not in ("get_attr", "output") and n.name not in self.known and _is_floating(result):
-            self.tallies.setdefault(n.name, _Tally()).add(self._measure(n, result))
-        return result
+        return n.target(*args, **kwargs)  # type: ignore[operator]
 
     def _measure(self, n: torch.fx.Node, t: Tensor) -> Measure:
         elements = flat(t)
@@ -180,8 +201,26 @@ class _Recorder(torch.fx.Interpreter):
         if not self.batches:
             hint = "give calibration at least one batch; a generator that was read before is empty the second time"
             raise InputError("there is nothing to record: no batches came", hint=hint)
-        new = {name: tally.stats() for name, tally in self.tallies.items()}
+        new = {name: tally.stats() for name, tally in self.tallies.items() if tally.seen}
         return _finished({**self.known, **new}, self.batches, self.samples, fingerprint, self.steady)
+
+
+_MEASURED = ("placeholder", "call_function")
+
+
+def _steps(nodes: list[torch.fx.Node]) -> list[tuple[torch.fx.Node, list[torch.fx.Node]]]:
+    """The nodes to run, each with the values that nobody reads after it."""
+    last = {source: n for n in nodes for source in (*n.all_input_nodes, n)}
+    dead: dict[torch.fx.Node, list[torch.fx.Node]] = {n: [] for n in nodes}
+    for source, n in last.items():
+        dead[n].append(source)
+    return [(n, dead[n]) for n in nodes if n.op != "output"]
+
+
+def _home(module: torch.nn.Module, target: Any) -> tuple[torch.nn.Module, str]:
+    """Where an attribute lives. It is read anew for each batch, since a reset may replace it."""
+    path, _, name = str(target).rpartition(".")
+    return module.get_submodule(path), name
 
 
 def _is_floating(value: Any) -> bool:
@@ -203,7 +242,7 @@ def _samples(batch: tuple[Any, ...]) -> int:
 def _digest(value: Any) -> str:
     if not isinstance(value, Tensor):
         return repr(value)
-    data = memoryview(value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy())
+    data: Any = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
     return hashlib.blake2b(data, digest_size=16, person=b"ingot").hexdigest() + str(tuple(value.shape))
 
 

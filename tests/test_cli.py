@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
-import os
 import subprocess
 import sys
 import time
@@ -14,18 +14,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ingot import api
+from ingot import api, demo
 from ingot.casting import Boundary, Casting, Check, Delegate, HostOp, OutputCheck, TensorInfo
 from ingot.cli import main
 from ingot.errors import ArtefactError, LowerError, MismatchError, TargetError
 from ingot.plan.model import Decision, Plan, Slot, Storage
+from ingot.progress import Progress, Silent
 
 NET = """
 import torch
 from torch import nn
 
-torch.manual_seed(0)
 def build():
+    torch.manual_seed(0)
     print("a noisy build")
     net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4))
     return net, (torch.zeros(1, 3, 8, 8),)
@@ -182,12 +183,17 @@ def test_an_earlier_cast_is_replaced_and_foreign_files_stay(
 def test_full_disk_leaves_nothing(
     command: list[str], asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    def full(path: Path, content: bytes) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "write_bytes", raising(OSError(errno.ENOSPC, "No space left on device")))
     assert main([*command, "--json"]) == 4
     assert "No space left" in json.loads(capsys.readouterr().out)["error"]["why"]
+    assert left(tmp_path) == set()
+
+
+def test_full_disk_with_several_targets_leaves_no_folder(
+    command: list[str], asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Path, "write_bytes", raising(OSError(errno.ENOSPC, "No space left on device")))
+    assert main([*command, "--target", "vgf"]) == 4
     assert left(tmp_path) == set()
 
 
@@ -323,6 +329,65 @@ def test_targets(capsys: Any) -> None:
     assert "xnnpack" in {t["name"] for t in known}
 
 
+# progress, demo
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("terminal", [True, False])
+def test_progress(terminal: bool) -> None:
+    stream = Terminal() if terminal else io.StringIO()
+    progress = Progress(stream=stream)
+    with progress.step("lower"), progress.step("quantize") as tick:
+        tick(1, 3)
+        progress.advance(2, None)
+    with pytest.raises(ValueError, match="oops"), progress.step("verify"):
+        raise ValueError("oops")
+    shown = stream.getvalue()
+    assert all(name in shown for name in ("lower", "quantize", "verify"))
+    assert terminal or [line.rsplit(" ", 2)[0] for line in shown.splitlines()] == [
+        "quantize …",
+        "lower …",
+        "verify … failed after",
+    ]
+
+
+@pytest.mark.smoke
+def test_quiet_progress_is_silent() -> None:
+    stream = Terminal()
+    with Progress(quiet=True, stream=stream).step("lower") as tick, Silent().step("plan") as silent:
+        tick(1, 2)
+        silent(1, None)
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize(("artefact", "code"), [(0.985, 0), (0.97, 3)])
+def test_demo(monkeypatch: pytest.MonkeyPatch, capsys: Any, artefact: float, code: int) -> None:
+    monkeypatch.setattr(demo, "demonstrate", lambda progress: demo.Outcome(casting(), 599, 0.99, artefact, 1000))
+    assert main(["demo"]) == code
+    assert f"{artefact:.2%}" in capsys.readouterr().out
+    assert main(["demo", "--json"]) == code
+    assert json.loads(capsys.readouterr().out)["top1_artefact"] == artefact
+    assert demo.run_demo() == code
+
+
+def test_demo_without_scikit_learn(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    assert main(["demo"]) == 2
+    assert "pip install 'scikit-learn" in capsys.readouterr().err
+
+
+def test_demo_trains_quickly_and_well() -> None:
+    digits = demo.load_digits()
+    net = demo.trained(digits, lambda done, total: None)
+    assert not net.training
+    assert demo._top1_float(net, digits) > 0.97
+
+
 # The whole road
 
 
@@ -337,5 +402,5 @@ def test_cast_plan_and_verify_for_real(command: list[str], tmp_path: Path, capsy
     assert capsys.readouterr().out == "no difference\n"
     assert main(["verify", str(out), model, "--calibrate", data, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["passed"]
-    (out / "model.pte").write_bytes(os.urandom(100))
+    (out / "model.pte").write_bytes(bytes(range(100)))
     assert main(["verify", str(out / "model.pte"), model, "--calibrate", data]) == 4

@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from ingot.capture import Program
 from ingot.errors import InputError, nearest
-from ingot.legalize import layer_norm, means, scalars, scatter, select
+from ingot.legalize import attention, depth_pool, layer_norm, means, products, scalars, scatter
 from ingot.legalize.rule import Rule
 from ingot.normalize import check_equal, settle
 from ingot.recipe import Recipe
@@ -28,7 +28,8 @@ class Legal:
 
 
 def for_xnnpack() -> Sequence[Rule]:
-    return (scatter.RULE, select.RULE, layer_norm.RULE, means.RULE, scalars.RULE)
+    modules = (scatter, depth_pool, attention, products, layer_norm, means, scalars)
+    return tuple(m.RULE for m in modules)
 
 
 def legalized(program: Program, target: Target, recipe: Recipe) -> Legal:

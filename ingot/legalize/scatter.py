@@ -7,9 +7,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ingot.graph import call, constant_of, has_symbols, value_of
+from ingot.graph import add_constant, call, constant_of, has_symbols, value_of
 from ingot.legalize.rule import Rule
-from ingot.legalize.select import piece
 
 aten = torch.ops.aten
 
@@ -22,7 +21,7 @@ def rewrite(node: Node) -> Node | None:
         return None
     size = value_of(node).shape[dim]
     start, end = (_clamped(i, size) for i in (start or 0, size if end is None else end))
-    parts = [piece(node, base, dim, 0, start), src, piece(node, base, dim, end, size)]
+    parts = [_piece(node, base, dim, 0, start), src, _piece(node, base, dim, end, size)]
     parts = [p for p in parts if p is not None]
     return call(node, aten.cat.default, parts, dim) if len(parts) > 1 else call(node, aten.clone.default, src)
 
@@ -40,6 +39,19 @@ def _clamped(index: int, size: int) -> int:
 def _writes_state(node: Node) -> bool:
     """A cache update is left as it is: it ends in a write to the buffer, not in a value."""
     return constant_of(node.args[0]) is not None and any(u.target is aten.copy_.default for u in node.users)  # type: ignore[arg-type]
+
+
+def _piece(before: Node, x: Any, dim: int, start: int, end: int) -> Node | None:
+    """x[start:end] along dim; nothing where empty, x itself where it is all of it, folded where x is a constant."""
+    if start >= end:
+        return None
+    if (start, end) == (0, value_of(x).shape[dim]):
+        return x
+    constant = constant_of(x)
+    if constant is not None:
+        tensor = constant.narrow(dim, start, end - start).clone()
+        return add_constant(before.graph.owning_module, tensor, f"{before.name}_piece", before)  # type: ignore[arg-type]
+    return call(before, aten.slice.Tensor, x, dim, start, end)
 
 
 RULE = Rule("slice assignment as cat", rewrite)

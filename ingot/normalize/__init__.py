@@ -13,10 +13,11 @@ from ingot.errors import CaptureError
 from ingot.normalize.arguments import positional_arguments
 from ingot.normalize.batch_norm import fold_batch_norm
 from ingot.normalize.constants import fold_constants, one_constant_per_use
-from ingot.normalize.hidden import decompositions_of_hidden_weights
+from ingot.normalize.hidden import decompositions
 from ingot.normalize.identities import remove_identities, views_as_reshapes
+from ingot.normalize.movers import plain_movement
 
-__all__ = ["PASSES", "Pass", "PassRecord", "check_equal", "decompositions_of_hidden_weights", "run", "settle"]
+__all__ = ["PASSES", "Pass", "PassRecord", "check_equal", "decompositions", "run", "settle"]
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class PassRecord:
 
 
 PASSES = (
+    Pass("reshape", "functional ATen", "one spelling of a change of shape, which asks nothing of the layout", views_as_reshapes),
     Pass(
         "positional", "functional ATen", "no keyword argument where the schema allows a position", positional_arguments
     ),
@@ -49,8 +51,8 @@ PASSES = (
     Pass(
         "identities", "positional", "no op whose output is its input (clone, dropout, no-op expand)", remove_identities
     ),
-    Pass("reshape", "positional", "one spelling of a change of shape, which asks nothing of the layout", views_as_reshapes),
     Pass("identities", "reshape", "no op whose output is its input (clone, dropout, no-op expand)", remove_identities),
+    Pass("movement", "identities", "elements that stay in order are moved by slice and reshape only", plain_movement),
     Pass("constants", "fold", "one constant node and one attribute per use", one_constant_per_use),
 )
 

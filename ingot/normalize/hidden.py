@@ -1,4 +1,4 @@
-"""Ops that hide weights inside (gru, lstm, rnn): opened, so that their linears can be planned."""
+"""Composite ops that hide what the planner must see: weights inside recurrent layers, plain movement behind aliases."""
 
 from __future__ import annotations
 
@@ -6,20 +6,35 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.fx import Graph
+from torch.fx import Graph, Node
+
+from ingot.semantics import Kind, effect_of
+
+Decomposition = Callable[..., Any]
 
 
-def decompositions_of_hidden_weights(graph: Graph) -> dict[Any, Callable[..., Any]]:
-    """Recurrent layers take a list of weights, `Tensor[] params`; no other kind of op does."""
-    found = {n.target for n in graph.nodes if n.op == "call_function" and _takes_params(n.target)}
-    return {op: _decomposition(op) for op in found}
+def decompositions(graph: Graph) -> dict[Any, Decomposition]:
+    """For each op of the graph that should be opened: how."""
+    nodes = {n.target: n for n in graph.nodes if n.op == "call_function"}
+    movers = _core_decompositions()
+    opened = {op: movers[op] for op, n in nodes.items() if op in movers and _only_moves(n)}
+    return opened | {op: _decomposition(op) for op in nodes if _takes_params(op)}
+
+
+def _only_moves(node: Node) -> bool:
+    """t, swapaxes, split, unbind, stack, roll …: spelled with the few movers of core ATen, each is one operation."""
+    return effect_of(node).kind is Kind.MOVES
+
+
+def _core_decompositions() -> dict[Any, Decomposition]:
+    return dict(torch._decomp.core_aten_decompositions().items())
 
 
 def _takes_params(op: Any) -> bool:
+    """Recurrent layers take a list of weights, `Tensor[] params`; no other kind of op does."""
     schema = getattr(op, "_schema", None)
     return schema is not None and any(a.name == "params" and "List[Tensor]" in str(a.type) for a in schema.arguments)
 
 
-def _decomposition(op: Any) -> Callable[..., Any]:
-    table = torch._decomp.decomposition_table
-    return table.get(op, op.decompose)
+def _decomposition(op: Any) -> Decomposition:
+    return torch._decomp.decomposition_table.get(op, op.decompose)

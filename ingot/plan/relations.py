@@ -19,7 +19,7 @@ class Relations:
     effects: dict[Node, Effect] = field(default_factory=dict)
     integer: dict[Node, str] = field(default_factory=dict)  # op -> why it runs on integers
     floating: dict[Node, str] = field(default_factory=dict)  # op -> why it stays float
-    fused: dict[Node, Node] = field(default_factory=dict)  # producer -> the activation that ends its kernel
+    fused: dict[Node, Node] = field(default_factory=dict)  # producer -> the op that runs in its kernel
     carried: dict[Node, tuple[int, ...]] = field(default_factory=dict)  # op -> operands stored exactly as its output
 
 
@@ -83,5 +83,5 @@ def _fuse(node: Node, found: Relations, target: Target) -> None:
     before = operands(node)[0] if operands(node) else None
     if before is None or before not in found.integer or node not in found.integer or len(before.users) != 1:
         return
-    if before not in found.fused.values() and target.fuses(before, node):
+    if target.fuses(before, node):
         found.fused[before] = node

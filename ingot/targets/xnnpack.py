@@ -48,6 +48,8 @@ def ability(node: Node) -> Ability:
         return Ability(False, f"XNNPACK's partitioner has no entry for {lacking}")
     if len(rows) != 1:
         return Ability(False, f"XNNPACK sees it as {' + '.join(names) or 'nothing'}: no single int8 kernel")
+    if names[0] == "constant_pad_nd.default":
+        return Ability(True, "XNNPACK's own passes leave a pad of int8 numbers unloadable unless it ends in a quantize")
     if ConfigPrecisionType.STATIC_QUANT not in rows[0].supported_precision_types():  # type: ignore[union-attr]
         return Ability(False, f"XNNPACK runs {names[0]} in float only")
     if names[0] == "mean.dim" and not _is_global_average(node):
@@ -118,10 +120,19 @@ def _edge_name(target: Any) -> str:
 
 
 def fuses(producer: Node, activation: Node) -> bool:
-    """The backend lists the activation among those that end the producer's kernel."""
+    """The backend lists the activation among those that end the producer's kernel, or pads inside a convolution."""
     ops, after = edge_ops(producer), edge_ops(activation)
+    if ops == ("constant_pad_nd.default",):
+        return weight_axis(activation) == 0 and after == ("convolution.default",) and _pads_zeros_in_space(producer)
     row = _configs().get(ops[0]) if len(ops) == 1 else None
     return len(after) == 1 and after[0] in (getattr(row, "fused_acts", None) or ())
+
+
+def _pads_zeros_in_space(pad: Node) -> bool:
+    amounts: Any = pad.args[1]
+    space = 2 * (value_of(pad).dim() - 2)
+    value = pad.args[2] if len(pad.args) > 2 else 0
+    return value == 0 and all(a >= 0 for a in amounts) and not any(amounts[space:])
 
 
 def rescales(node: Node) -> bool:
@@ -143,8 +154,17 @@ def rules() -> Sequence[Any]:
 
 def partitioners() -> list[Any]:
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+    from executorch.exir.backend.utils import tag_constant_data
 
-    return [XnnpackPartitioner()]
+    class WithConstants(XnnpackPartitioner):
+        """Constants that only a delegate reads belong in it; by default they are handed in at every call."""
+
+        def partition(self, exported_program: Any) -> Any:
+            result = super().partition(exported_program)
+            tag_constant_data(exported_program)
+            return result
+
+    return [WithConstants()]
 
 
 def run(pte: bytes, batches: Sequence[Any], **options: Any) -> list[list[torch.Tensor]]:

@@ -1,0 +1,91 @@
+"""Movement in its plainest spelling, found by following numbered elements: f(x) -> reshape(x), reshape(x[a:b])."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ingot.graph import call, calls, constant_of, has_symbols, is_float, value_of
+from ingot.semantics import Kind, effect_of, operands
+
+aten = torch.ops.aten
+PLAIN = (aten.reshape.default, aten.slice.Tensor)  # what this pass writes
+
+
+def plain_movement(module: GraphModule) -> int:
+    """squeeze, flatten, select, split, unbind, a permute of ones …: where elements stay in order, say so."""
+    return sum(_rewritten(node) for node in calls(module)) + _merge_reshapes(module)
+
+
+def _rewritten(node: Node) -> bool:
+    if node.target in PLAIN or not is_float(node) or has_symbols(value_of(node).shape):
+        return False
+    x = _moved(node)
+    if x is None:
+        return False
+    new = _plain(node, x, _positions(node, x))
+    if new is None:
+        return False
+    node.replace_all_uses_with(new)
+    node.graph.erase_node(node)
+    return True
+
+
+def _moved(node: Node) -> Node | None:
+    """The one value whose elements the node moves, unmixed; looks through a getitem."""
+    op: Any = node.args[0] if node.target is operator.getitem else node
+    if not isinstance(op, Node) or op.op != "call_function" or len(operands(op)) != 1:
+        return None
+    effect = effect_of(op, constant_of)
+    x = operands(op)[0]
+    plain = effect.kind is Kind.MOVES and not effect.constants and not has_symbols(value_of(x).shape)
+    return x if plain and is_float(x) else None
+
+
+def _positions(node: Node, x: Node) -> torch.Tensor:
+    """Which element of x, counted in order, stands at each place of the output."""
+    shape = tuple(value_of(x).shape)
+    numbered = torch.arange(value_of(x).numel(), dtype=torch.float64).reshape(shape)
+    op: Any = node.args[0] if node.target is operator.getitem else node
+    out = op.target(*torch.fx.map_arg(op.args, lambda n: numbered), **op.kwargs)
+    out = out[node.args[1]] if op is not node else out
+    return out.reshape(-1).long()
+
+
+def _plain(node: Node, x: Node, positions: torch.Tensor) -> Node | None:
+    shape, to = list(value_of(x).shape), list(value_of(node).shape)
+    everything = torch.arange(value_of(x).numel())
+    if torch.equal(positions, everything):
+        return call(node, aten.reshape.default, x, to)
+    cut = _cut(everything.reshape(shape), positions)
+    if cut is None:
+        return None
+    part = call(node, aten.slice.Tensor, x, *cut)
+    return part if list(value_of(part).shape) == to else call(node, aten.reshape.default, part, to)
+
+
+def _cut(numbered: torch.Tensor, positions: torch.Tensor) -> tuple[int, int, int] | None:
+    """(dim, start, end) if the positions are one piece along one dimension, in order."""
+    for dim, size in enumerate(numbered.shape):
+        length, rest = divmod(positions.numel() * size, numbered.numel())
+        if rest or not 0 < length < size:
+            continue
+        start = int(positions[0]) // numbered.stride(dim) % size
+        if start + length <= size and torch.equal(numbered.narrow(dim, start, length).reshape(-1), positions):
+            return dim, start, start + length
+    return None
+
+
+def _merge_reshapes(module: GraphModule) -> int:
+    """reshape(reshape(x, a), b) -> reshape(x, b)"""
+    inner = [n for n in calls(module) if n.target is aten.reshape.default and _is_reshape(n.args[0])]
+    for node in inner:
+        node.args = (node.args[0].args[0], *node.args[1:])  # type: ignore[union-attr]
+    return len(inner)
+
+
+def _is_reshape(arg: Any) -> bool:
+    return isinstance(arg, Node) and arg.target is aten.reshape.default
