@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import time
 from pathlib import Path
@@ -78,7 +79,25 @@ def latency(inputs: tuple[Tensor, ...], paths: dict[str, Path], rounds: int, bud
             times[name].append(_seconds(artefacts[name], inputs, repeats))
         if turn >= 4 and time.perf_counter() > until:
             break
-    return {name: _summary(values) for name, values in times.items()}
+    return {
+        **{name: _summary(values) for name, values in times.items()},
+        "load": os.getloadavg()[0],
+        **_interval(times),
+    }
+
+
+def _interval(times: dict[str, list[float]], draws: int = 2000) -> dict[str, Any]:
+    """Where the ratio of the two medians lies with 95 % confidence (rounds drawn again, in pairs); {} without a pair.
+
+    On a busy machine a program timed against its own copy differs by 20 %: without this, noise reads as a result.
+    """
+    if len(times) != 2:
+        return {}
+    first, second = (torch.tensor(t) for t in times.values())
+    picks = torch.randint(len(first), (draws, len(first)), generator=torch.Generator().manual_seed(0))
+    ratios = second[picks].quantile(0.5, 1) / first[picks].quantile(0.5, 1)
+    low, high = ratios.quantile(torch.tensor([0.025, 0.975])).tolist()
+    return {"ratio_low": low, "ratio_high": high}
 
 
 def _seconds(artefact: Artefact, inputs: tuple[Tensor, ...], repeats: int) -> float:
@@ -96,4 +115,10 @@ def _repeats(artefact: Artefact, inputs: tuple[Tensor, ...], at_least: float = 0
 
 def _summary(seconds: list[float]) -> dict[str, float]:
     low, middle, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else seconds * 3
-    return {"median_ms": 1e3 * middle, "quarter_ms": 1e3 * low, "three_quarter_ms": 1e3 * high, "rounds": len(seconds)}
+    return {
+        "median_ms": 1e3 * middle,
+        "least_ms": 1e3 * min(seconds),
+        "quarter_ms": 1e3 * low,
+        "three_quarter_ms": 1e3 * high,
+        "rounds": len(seconds),
+    }

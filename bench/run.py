@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import signal
 import subprocess
@@ -27,16 +28,31 @@ def step(name: str, model: str, folder: Path, argument: str = "", limit: float =
     log = out.with_suffix(".log")
     command = [sys.executable, "-m", "bench.worker", name, model, str(folder), *([argument] if argument else [])]
     started = time.perf_counter()
+    place = {
+        "cwd": folder,
+        "env": {**os.environ, "PYTHONPATH": str(ROOT)},
+    }  # executorch drops debug files where it runs
     with log.open("wb") as sink:
-        try:
-            done = subprocess.run(command, cwd=ROOT, stdout=sink, stderr=subprocess.STDOUT, timeout=limit, check=False)
-        except subprocess.TimeoutExpired:
-            return {"error": f"{name}: still running after {limit:.0f} s"}
+        code = _wait(subprocess.Popen(command, stdout=sink, stderr=sink, start_new_session=True, **place), limit)
     label = f"{name} {argument}" if name in ("cast", "check") else name
     say(f"  {label:12} {time.perf_counter() - started:6.1f} s")
+    if code is None:
+        return {"error": f"{name}: still running after {limit:.0f} s"}
     if out.exists():
         return json.loads(out.read_text())
-    return {"error": f"{name}: {_death(done.returncode)}{_last_line(log)}"}
+    return {"error": f"{name}: {_death(code)}{_last_line(log)}"}
+
+
+def _wait(child: subprocess.Popen[bytes], limit: float) -> int | None:
+    """The exit code, or None after `limit` seconds; then the child and what it started are ended, as they are on ^C."""
+    try:
+        return child.wait(limit)
+    except BaseException as e:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        if isinstance(e, subprocess.TimeoutExpired):
+            return None
+        raise
 
 
 def measure(model: str, folder: Path, options: argparse.Namespace, stock_first: bool) -> dict[str, Any]:
@@ -55,6 +71,7 @@ def measure(model: str, folder: Path, options: argparse.Namespace, stock_first: 
 
 
 def _add_latency(row: dict[str, Any], times: dict[str, Any]) -> None:
+    row.update({key: times[key] for key in ("ratio_low", "ratio_high", "load") if key in times})
     for flow in FLOWS:
         if flow in times:
             row[flow].update(times[flow])

@@ -52,7 +52,7 @@ def _titles(widths: list[int], groups: list[int]) -> str:
 
 def summary(rows: list[Row]) -> Row:
     """Geometric means of ratios, the mean gain in dB, and sums, each over the models where both flows have a value."""
-    out: Row = {"models": len(rows)}
+    out: Row = {"models": sum("skipped" not in r for r in rows)}
     for flow in ("stock", "ingot"):
         out[f"{flow}_ran"] = sum(value(r, flow, "sqnr_db") is not None for r in rows)
     for _, key, _, _, relation in COLUMNS:
@@ -84,7 +84,8 @@ def _line(row: Row) -> list[str]:
         stock, ours = value(row, "stock", key), value(row, "ingot", key)
         cells += [_number(stock, scale, digits), _number(ours, scale, digits)]
         if relation:
-            cells.append(_relation(stock, ours, relation))
+            unsure = key == "median_ms" and row.get("ratio_low", 2) <= 1 <= row.get("ratio_high", 0)
+            cells.append(("~" if unsure else "") + _relation(stock, ours, relation))
     return cells
 
 
@@ -114,9 +115,13 @@ def _relation(stock: float | None, ours: float | None, relation: str) -> str:
 def _remarks(rows: list[Row]) -> list[str]:
     """What the numbers do not say: what was skipped, failed, or contradicts itself."""
     found = []
+    if any(r.get("ratio_low", 2) <= 1 <= r.get("ratio_high", 0) for r in rows):
+        found.append("~ the 95 % interval of this ratio includes 1: the run cannot tell the two apart")
     for row in rows:
         if "skipped" in row:
             found.append(f"{row['model']}: left out ({row['skipped']})")
+        if "error" in row:
+            found.append(f"{row['model']}: {row['error']}")
         for flow in ("stock", "ingot"):
             found += [f"{row['model']}, {flow}: {text}" for text in _flow_remarks(row.get(flow, {}))]
     return ["", *found] if found else []

@@ -28,15 +28,17 @@ def build(name: str, folder: Path) -> dict[str, Any]:
 
 
 def cast(folder: Path, flow: str) -> dict[str, Any]:
-    from bench import stock  # both flows find executorch imported when the clock starts
+    from bench import artefact, stock  # both flows find executorch imported when the clock starts
 
     entry = zoo.load(folder / "entry.pt")
     started = time.perf_counter()
     pte, facts = stock.cast(entry) if flow == "stock" else _ingot(entry)
     total = time.perf_counter() - started
     verify = facts["timings"].get("verify", 0.0)
-    (folder / f"{flow}.pte").write_bytes(pte)
-    return {**facts, "bytes": len(pte), "seconds": total - verify, "verify_seconds": verify}
+    path = folder / f"{flow}.pte"
+    path.write_bytes(pte)
+    seconds = {"seconds": total - verify, "verify_seconds": verify}
+    return {**facts, **artefact.instructions(path), "bytes": len(pte), **seconds}
 
 
 def _ingot(entry: zoo.Entry) -> tuple[bytes, dict[str, Any]]:
@@ -63,8 +65,7 @@ def _ingot(entry: zoo.Entry) -> tuple[bytes, dict[str, Any]]:
 def check(folder: Path, flow: str) -> dict[str, Any]:
     from bench import artefact
 
-    path = folder / f"{flow}.pte"
-    return {**artefact.instructions(path), **artefact.quality(zoo.load(folder / "entry.pt"), path)}
+    return artefact.quality(zoo.load(folder / "entry.pt"), folder / f"{flow}.pte")
 
 
 def clock(folder: Path, rounds: int) -> dict[str, Any]:

@@ -155,8 +155,7 @@ def _flat_module(exported: ExportedProgram) -> GraphModule:
     module.graph.set_codegen(torch.fx.graph.CodeGen())
     out = next(n for n in reversed(module.graph.nodes) if n.op == "output")
     out.args = (tuple(pytree.tree_leaves(out.args[0])),)
-    module.recompile()
-    return module
+    return GraphModule(module, module.graph)  # anew: without the hooks that check for nested inputs
 
 
 def _own_state(module: GraphModule) -> None:

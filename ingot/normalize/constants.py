@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.graph import add_constant, attribute, calls, constant_of, value_of
+from ingot.graph import add_constant, attribute, calls, constant_of, has_symbols, value_of
+from ingot.semantics import Kind, effect_of
 from ingot.semantics.weights import is_random
 
 # A constant that grows beyond this by being spelled out (an expanded mask, a broadcast table) stays an op.
@@ -30,7 +31,14 @@ def fold_constants(module: GraphModule) -> int:
 def _foldable(node: Node, known: dict[Node, Any], written: set[Any]) -> bool:
     if node.target is torch.ops.aten.copy_.default or is_random(node) or _size(node) > MOST_ELEMENTS:
         return False
-    return all(n in known or (n not in written and constant_of(n) is not None) for n in node.all_input_nodes)
+    given = all(n in known or (n not in written and constant_of(n) is not None) for n in node.all_input_nodes)
+    return given or _ignores_operands(node)
+
+
+def _ignores_operands(node: Node) -> bool:
+    """full_like(x), new_zeros(x) …: the shape of x matters, its numbers do not."""
+    shapes = [getattr(value_of(n), "shape", ("?",)) for n in node.all_input_nodes]
+    return not any(has_symbols(s) for s in shapes) and effect_of(node, constant_of).kind is Kind.CREATES
 
 
 def _size(node: Node) -> int:
@@ -44,7 +52,10 @@ def _size(node: Node) -> int:
 
 def _evaluate(node: Node, known: dict[Node, Any]) -> Any:
     def real(n: Node) -> Any:
-        return known[n] if n in known else constant_of(n)
+        if n in known:
+            return known[n]
+        constant = constant_of(n)
+        return torch.zeros(value_of(n).shape, dtype=value_of(n).dtype) if constant is None else constant
 
     with torch.no_grad():
         args, kwargs = torch.fx.map_arg(node.args, real), torch.fx.map_arg(node.kwargs, real)

@@ -11,7 +11,18 @@ from ingot.semantics import effect_of, operands
 
 def remove_identities(module: GraphModule) -> int:
     """f(x) -> x where every element of f(x) is that element of x: clone, dropout in eval, x[:], .to(channels_last) …"""
-    return sum(_removed(node) for node in calls(module))
+    checks = [n for n in calls(module) if _only_checks(n)]
+    for node in checks:
+        node.graph.erase_node(node)
+    return len(checks) + sum(_removed(node) for node in calls(module))
+
+
+def _only_checks(node: Node) -> bool:
+    """An op that returns nothing and writes nothing, about tensors: their types and shapes are known by now."""
+    schema = getattr(node.target, "_schema", None)
+    if schema is None or schema.returns or schema.is_mutable:
+        return False
+    return all(isinstance(value_of(n), torch.Tensor) for n in node.all_input_nodes)
 
 
 def _removed(node: Node) -> bool:
