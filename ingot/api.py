@@ -103,7 +103,7 @@ def lower(program: Program, plan: Plan, *, recipe: Any = None) -> Casting:
         raise PlanError("this plan was made for another program", hint="plan this program first")
     steps = _Steps(Silent())
     with steps("quantize"):
-        quantized = quantize(form.module, plan)
+        quantized = quantize(form.module, plan, float_bias=target.float_bias)
     with steps("lower"):
         done = lower_graph(form, quantized, target)
     evidence = Evidence(form, quantized, target, settings)

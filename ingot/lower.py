@@ -97,9 +97,9 @@ def _reasons() -> Iterator[dict[str, str]]:
             if node is not None and reason:
                 found.setdefault(node.name, str(reason))
 
-    loggers = [
-        logging.getLogger(n) for n in list(logging.root.manager.loggerDict) if n.startswith("executorch.backends")
-    ]
+    # Partitioners only: at this level a backend's serialiser writes its graphs into the current folder.
+    names = [n for n in list(logging.root.manager.loggerDict) if n.startswith("executorch") and "partition" in n]
+    loggers = [logging.getLogger(n) for n in names]
     with contextlib.ExitStack() as stack:
         for logger in loggers:
             stack.enter_context(_listening(logger, Catch()))

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import copy
 import warnings
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
 from ingot.errors import PlanError
-from ingot.graph import source_of
+from ingot.graph import constant_of, fresh_name, source_of
 from ingot.plan.model import Plan, Slot, Storage
 from ingot.semantics import operands
 
 
-def quantize(module: GraphModule, plan: Plan) -> GraphModule:
-    """The program with every slot of the plan quantized and dequantized by fixed numbers."""
+def quantize(module: GraphModule, plan: Plan, *, float_bias: bool) -> GraphModule:
+    """The program with every slot of the plan quantized and dequantized by fixed numbers.
+
+    With `float_bias` a bias stays a float constant, rounded to the int32 steps that the backend will count it in.
+    """
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
     work = _copy(module)
+    if float_bias:
+        plan = _round_biases(work, plan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torchao warns about its own deprecations
         prepared = prepare_pt2e(work, _replayer(plan))
@@ -32,6 +38,26 @@ def _copy(module: GraphModule) -> GraphModule:
     """A copy to edit: nodes are new, constants are shared (convert replaces attributes, it does not write into them)."""
     memo = {id(t): t for t in (*module.parameters(), *module.buffers())}
     return copy.deepcopy(module, memo)
+
+
+def _round_biases(module: GraphModule, plan: Plan) -> Plan:
+    """Put each int32 bias on its grid; the plan that is left to replay has none."""
+    by_name = {n.name: n for n in module.graph.nodes}
+    for d in plan:
+        if d.storage is not None and d.storage.dtype == "int32" and d.slot.operand is not None:
+            _round(module, operands(by_name[d.slot.node])[d.slot.operand], d.storage)
+    left = tuple(d if d.storage is None or d.storage.dtype != "int32" else replace(d, storage=None) for d in plan)
+    return replace(plan, decisions=left)
+
+
+def _round(module: GraphModule, node: Node, storage: Storage) -> None:
+    bias = constant_of(node)
+    assert bias is not None  # the solver plans a bias only where it is a constant
+    scale = torch.tensor(storage.scale, dtype=torch.float64)
+    steps = (bias.detach().double() / scale).round().clamp(storage.qmin, storage.qmax)
+    name = fresh_name(module, f"{node.name}_rounded")
+    module.register_buffer(name, (steps * scale).to(bias.dtype))
+    node.target = name
 
 
 def _replayer(plan: Plan) -> Any:
@@ -173,7 +199,5 @@ def _name(dtype: Any) -> str:
 
 
 def _numbers(arg: Any) -> tuple[Any, ...]:
-    from ingot.graph import constant_of
-
     tensor = constant_of(arg) if isinstance(arg, Node) else arg
     return tuple(tensor.tolist())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -16,6 +15,9 @@ from ingot.compare import Comparison, measure
 from ingot.localize import culprit_of
 from ingot.recipe import Recipe
 from ingot.targets.base import Target
+
+# The artefact may differ from its quantized graph by a quarter of the noise that quantizing itself makes.
+MARGIN_DB = 6.0
 
 
 @dataclass(frozen=True)
@@ -54,27 +56,27 @@ def run_graph(
     return results
 
 
-def _judge(i: int, program: Program, recipe: Recipe, reference: list, quantized: list, artefact: list) -> OutputCheck:  # type: ignore[type-arg]
+Runs = list[list[torch.Tensor]]  # per batch, per output
+
+
+def _judge(i: int, program: Program, recipe: Recipe, reference: Runs, quantized: Runs, artefact: Runs) -> OutputCheck:
     name = program.output_names[i] if i < len(program.output_names) else f"output {i}"
     float_, graph, made = ([batch[i] for batch in side] for side in (reference, quantized, artefact))
-    against_float, against_graph = measure(float_, made), measure(graph, made)
-    problem = _problem(recipe, against_float, against_graph)
+    to_float, to_graph = measure(float_, made), measure(graph, made)
+    problem = _problem(recipe, to_float, to_graph, measure(float_, graph).sqnr_db)
     return OutputCheck(
-        name,
-        against_float.sqnr_db,
-        against_float.max_abs_error,
-        against_float.worst_channel_db,
-        against_graph.sqnr_db,
-        problem,
+        name, to_float.sqnr_db, to_float.max_abs_error, to_float.worst_channel_db, to_graph.sqnr_db, problem
     )
 
 
-def _problem(recipe: Recipe, against_float: Comparison, against_graph: Comparison) -> str | None:
+def _problem(recipe: Recipe, to_float: Comparison, to_graph: Comparison, graph_db: float) -> str | None:
     """Why an output fails, in words; None when it is good."""
-    if against_float.fault:
-        return against_float.fault
-    if against_graph.sqnr_db < recipe.min_faithful_db:
-        return f"the artefact does not compute its own quantized graph: {against_graph.sqnr_db:.1f} dB, bar {recipe.min_faithful_db:g} dB"
-    if against_float.sqnr_db < recipe.min_sqnr_db or math.isnan(against_float.sqnr_db):
-        return f"far from the float model: {against_float.sqnr_db:.1f} dB, bar {recipe.min_sqnr_db:g} dB"
+    if to_float.fault:
+        return to_float.fault
+    # Ties that round the other way grow with depth, as all int8 noise does: what counts is that they stay below it.
+    bar = min(recipe.min_faithful_db, graph_db + MARGIN_DB)
+    if to_graph.sqnr_db < bar:
+        return f"the artefact does not compute its own quantized graph: {to_graph.sqnr_db:.1f} dB, bar {bar:.1f} dB"
+    if not to_float.sqnr_db >= recipe.min_sqnr_db:
+        return f"far from the float model: {to_float.sqnr_db:.1f} dB, bar {recipe.min_sqnr_db:g} dB"
     return None

@@ -150,6 +150,17 @@ def test_a_value_changed_in_place_is_measured_again() -> None:
     assert [values[n].max for n in ("x", "mul_tensor", "add__tensor", "view_default")] == [1, 1, 11, 11]
 
 
+def test_the_same_address_alone_does_not_make_the_same_numbers() -> None:
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    start = graph.call_function(torch.ops.aten.slice.Tensor, (x, 0, 0, 2))  # begins where x begins
+    wide = graph.call_function(torch.ops.aten.expand.default, (start, [12, 2]))
+    dense = graph.call_function(torch.ops.aten.as_strided.default, (wide, [24], [1], 0))  # as many as wide, all of x
+    graph.output((dense,))
+    values = record_module(torch.fx.GraphModule({}, graph), [(torch.arange(24.0),)]).values
+    assert [values[n].max for n in ("x", "slice_tensor", "expand_default", "as_strided_default")] == [23, 1, 1, 23]
+
+
 def test_save_and_load_are_exact(ranges: Ranges, tmp_path: Path) -> None:
     assert Ranges.load(ranges.save(tmp_path / "deep" / "r.json")) == ranges
 

@@ -37,8 +37,10 @@ def _foldable(node: Node, known: dict[Node, Any], written: set[Any]) -> bool:
 
 def _ignores_operands(node: Node) -> bool:
     """full_like(x), new_zeros(x) …: the shape of x matters, its numbers do not."""
-    shapes = [getattr(value_of(n), "shape", ("?",)) for n in node.all_input_nodes]
-    return not any(has_symbols(s) for s in shapes) and effect_of(node, constant_of).kind is Kind.CREATES
+    if len(node.all_input_nodes) != 1:  # such an op takes one tensor for its shape; others need no experiment
+        return False
+    shape = getattr(value_of(node.all_input_nodes[0]), "shape", ("?",))
+    return not has_symbols(shape) and effect_of(node, constant_of).kind is Kind.CREATES
 
 
 def _size(node: Node) -> int:

@@ -7,6 +7,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.graph import calls, constant_of, is_float, value_of
 from ingot.semantics import effect_of, operands
+from ingot.semantics.weights import weight_axis
 
 
 def remove_identities(module: GraphModule) -> int:
@@ -26,7 +27,7 @@ def _only_checks(node: Node) -> bool:
 
 
 def _removed(node: Node) -> bool:
-    if node.target is torch.ops.aten.copy_.default or not node.users or not is_float(node):
+    if node.target is torch.ops.aten.copy_.default or not is_float(node) or weight_axis(node) is not None:
         return False
     if not any(_same_kind(n, node) for n in node.all_input_nodes):
         return False

@@ -39,6 +39,16 @@ def storage_for_weight(weight: torch.Tensor, form: Format, axis: int | None) -> 
     return Storage(form.dtype, scales, (0,) * len(scales), form.qmin, form.qmax, axis)
 
 
+def storage_for_bias(x: Storage, weight: Storage) -> Storage:
+    """Accumulators count in steps of input scale times weight scale; a bias that is added to them must too."""
+    low, high = -(2**31), 2**31 - 1
+    assert isinstance(x.scale, float)
+    if isinstance(weight.scale, tuple):
+        scales = tuple(x.scale * w for w in weight.scale)
+        return Storage("int32", scales, (0,) * len(scales), low, high, 0)
+    return Storage("int32", x.scale * weight.scale, 0, low, high)
+
+
 def hull(ranges: Iterable[tuple[float, float]]) -> tuple[float, float]:
     lows, highs = zip(*ranges, strict=True)
     return min(lows), max(highs)

@@ -12,6 +12,10 @@ from ingot.semantics.weights import weight_axis
 from ingot.targets.base import Target
 
 
+# No experiment is needed to know this, and it would be the dearest of all.
+WEIGHTED = Effect(Kind.COMPUTES, (), (), False, "it multiplies by a weight")
+
+
 @dataclass
 class Relations:
     """Facts about one program on one target, in graph order. Filled here, read by the solver."""
@@ -27,7 +31,7 @@ def relate(module: GraphModule, target: Target) -> Relations:
     found = Relations()
     for node in calls(module):
         if is_float(node):
-            found.effects[node] = effect_of(node, constant_of)
+            found.effects[node] = WEIGHTED if weight_axis(node) is not None else effect_of(node, constant_of)
             _label(node, found, target)
             _fuse(node, found, target)
             if node in found.integer and node not in found.fused.values() and not target.rescales(node):

@@ -12,7 +12,7 @@ from ingot.errors import PlanError
 from ingot.graph import constant_of, is_float, source_of
 from ingot.plan.classes import Classes
 from ingot.plan.model import Decision, Plan, Slot, Storage
-from ingot.plan.qparams import hull, storage_for, storage_for_weight
+from ingot.plan.qparams import hull, storage_for, storage_for_bias, storage_for_weight
 from ingot.plan.relations import Relations, relate
 from ingot.ranges import Ranges
 from ingot.semantics import operands
@@ -199,7 +199,14 @@ def _weight_decisions(node: Node, work: _Work) -> Iterator[Decision]:
     storage = storage_for_weight(weight, work.target.weight, work.target.weight_axis(node))
     yield _decision((node, 1), storage, "weight: symmetric, from its own numbers", work)
     if len(operands(node)) > 2:
-        yield _decision((node, 2), None, "bias: int32 at input scale times weight scale, derived by the backend", work)
+        bias = storage_for_bias(_input_storage(node, work), storage)
+        yield _decision((node, 2), bias, "bias: int32 at input scale times weight scale", work)
+
+
+def _input_storage(node: Node, work: _Work) -> Storage:
+    """What the kernel reads: the op's own operand, or that of the pad that runs inside it."""
+    own = work.storages.get((node, 0))
+    return own if own is not None else work.storages[(operands(node)[0], 0)]
 
 
 def _decision(place: Place, storage: Storage | None, rule: str, work: _Work) -> Decision:

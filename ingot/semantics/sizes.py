@@ -9,8 +9,8 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 UNKNOWN = 4  # stands for a size only the data knows
-SMALL = 16  # big sizes shrink to SMALL, SMALL + 1, … in their own order
-BIG = 1 << 16  # operands with more elements than this are tried small first
+SMALL = 8  # big sizes shrink to SMALL, SMALL + 1, … in their own order
+BIG = 1 << 12  # operands with more elements than this are tried small first
 
 
 def concrete(value: Any) -> Any:

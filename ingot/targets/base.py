@@ -52,6 +52,7 @@ class Target:
     ability: Callable[[Node], Ability]
     fuses: Callable[[Node, Node], bool]  # (producer, activation): they run as one op with one output scale
     rescales: Callable[[Node], bool]  # a kernel that could carry its input's scale has an output scale of its own
+    float_bias: bool  # the backend makes int32 biases itself from float constants in the graph
     weight_axis: Callable[[Node], int | None]  # per-channel axis of an op's weight, None = one scale for all
     rules: Callable[[], Sequence[Any]]  # rewrites that keep ops inside the delegate
     partitioners: Callable[[], list[Any]]

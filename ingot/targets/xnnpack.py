@@ -187,6 +187,7 @@ XNNPACK = Target(
     ability=ability,
     fuses=fuses,
     rescales=rescales,
+    float_bias=True,
     weight_axis=channel_axis,
     rules=rules,
     partitioners=partitioners,
