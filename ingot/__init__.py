@@ -34,25 +34,30 @@ _PUBLIC = {
     "MismatchError": "ingot.errors",
 }
 
-__all__ = [*_PUBLIC, "__version__"]  # noqa: PLE0604
+__all__ = [*_PUBLIC, "__version__"]
 
 if TYPE_CHECKING:
-    from ingot.api import capture, cast, lower, plan, record, targets, verify
-    from ingot.capture import Program
-    from ingot.casting import Casting, Check
-    from ingot.errors import (
-        ArtefactError,
-        CaptureError,
-        IngotError,
-        InputError,
-        LowerError,
-        MismatchError,
-        PlanError,
-        TargetError,
-    )
-    from ingot.plan.model import Plan
-    from ingot.ranges import Ranges
-    from ingot.recipe import Recipe
+    from ingot.api import capture as capture
+    from ingot.api import cast as cast
+    from ingot.api import lower as lower
+    from ingot.api import plan as plan
+    from ingot.api import record as record
+    from ingot.api import targets as targets
+    from ingot.api import verify as verify
+    from ingot.capture import Program as Program
+    from ingot.casting import Casting as Casting
+    from ingot.casting import Check as Check
+    from ingot.errors import ArtefactError as ArtefactError
+    from ingot.errors import CaptureError as CaptureError
+    from ingot.errors import IngotError as IngotError
+    from ingot.errors import InputError as InputError
+    from ingot.errors import LowerError as LowerError
+    from ingot.errors import MismatchError as MismatchError
+    from ingot.errors import PlanError as PlanError
+    from ingot.errors import TargetError as TargetError
+    from ingot.plan.model import Plan as Plan
+    from ingot.ranges import Ranges as Ranges
+    from ingot.recipe import Recipe as Recipe
 
 
 class _Lazy(ModuleType):

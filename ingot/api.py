@@ -130,7 +130,11 @@ def _check_arguments(names: list[str], calibration: Any, weights: Any, on_mismat
     if on_mismatch not in ("raise", "keep"):
         raise InputError(f"on_mismatch must be 'raise' or 'keep', not {on_mismatch!r}")
     if weights is not None:
-        raise InputError("weight-only schemes are not offered yet", why="no artefact of one was seen to be right", hint="weights=None")
+        raise InputError(
+            "weight-only schemes are not offered yet",
+            why="no artefact of one was seen to be right",
+            hint="weights=None",
+        )
     if calibration is None:
         raise InputError(
             "no calibration data",
@@ -156,7 +160,7 @@ def _mismatch(casting: Casting) -> MismatchError:
         check=check,
         where=check.culprit,
         why="; ".join(bad),
-        hint="look at plan.why() of that value, give more calibration data, or on_mismatch='keep' to inspect the casting",
+        hint="read plan.why() of that value, give more calibration data, or inspect it with on_mismatch='keep'",
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -202,7 +202,7 @@ def _dims(val: Any, exported: ExportedProgram) -> dict[int, Any] | None:
     return dims or None
 
 
-def _dim(size: torch.SymInt, exported: ExportedProgram) -> Any:
+def _dim(size: Any, exported: ExportedProgram) -> Any:
     limits = exported.range_constraints.get(size.node.expr)
     if limits is None:
         return Dim.DYNAMIC

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """One tensor at a boundary (of a delegate or of the whole program); scale and friends are None where it is float."""
+    """One tensor at the boundary of a delegate or of the program; scale and friends are None where it is float."""
 
     name: str
     dtype: str

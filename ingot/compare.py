@@ -1,4 +1,4 @@
-"""How far two lists of tensors are apart: SQNR in dB, over all and per channel; dead, constant and non-finite outputs."""
+"""How far two lists of tensors are apart: SQNR in dB, over all and per channel; dead and non-finite outputs."""
 
 from __future__ import annotations
 

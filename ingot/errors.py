@@ -51,7 +51,15 @@ class ArtefactError(IngotError):
 class MismatchError(IngotError):
     """The artefact ran, and its numbers are not the model's."""
 
-    def __init__(self, what: str, *, check: object = None, where: str | None = None, why: str | None = None, hint: str | None = None):
+    def __init__(
+        self,
+        what: str,
+        *,
+        check: object = None,
+        where: str | None = None,
+        why: str | None = None,
+        hint: str | None = None,
+    ):
         super().__init__(what, where=where, why=why, hint=hint)
         self.check = check
 

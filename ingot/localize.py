@@ -11,7 +11,7 @@ from ingot.capture import Program, restore_state
 from ingot.compare import sqnr
 from ingot.graph import is_float, source_of
 
-# What int8 leaves of a clean signal. Counted as the level of exact inputs, or the first rounding would always be blamed.
+# What int8 leaves of a clean signal: the level of exact inputs, or the first rounding would always be blamed.
 FIRST_ROUNDING_DB = 40.0
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.capture import Program, first_sentence, restore_state
+from ingot.capture import Program, first_sentence
 from ingot.casting import Boundary, Delegate, HostOp, TensorInfo
 from ingot.errors import LowerError
 from ingot.graph import source_of

@@ -1,4 +1,4 @@
-"""Plan -> torchao specs -> prepare -> convert, then an audit that what came out is the plan. The only importer of pt2e."""
+"""Plan -> torchao specs -> prepare -> convert, then an audit that it is the plan. The only importer of pt2e."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def quantize(module: GraphModule, plan: Plan, *, float_bias: bool) -> GraphModul
 
 
 def _copy(module: GraphModule) -> GraphModule:
-    """A copy to edit: nodes are new, constants are shared (convert replaces attributes, it does not write into them)."""
+    """A copy to edit: nodes are new, constants are shared (convert replaces attributes, it never writes into them)."""
     memo = {id(t): t for t in (*module.parameters(), *module.buffers())}
     return copy.deepcopy(module, memo)
 
@@ -129,7 +129,7 @@ def _given_per_channel(storage: Storage) -> Any:
 
 
 def audit(converted: GraphModule, plan: Plan) -> None:
-    """Slot by slot: each operand the plan stores arrives through a dequantize of exactly those numbers, no other does."""
+    """Slot by slot: what the plan stores arrives through a dequantize of exactly those numbers, nothing else does."""
     by_name = {n.name: n for n in converted.graph.nodes}
     for decision in plan:
         node = by_name.get(decision.slot.node)
@@ -161,7 +161,7 @@ def _disagreement(node: Node, slot: Slot, storage: Storage | None) -> str | None
 
 
 def _output_disagreement(node: Node, storage: Storage | None) -> str | None:
-    """A planned output is read through one quantize of its numbers; an unplanned one is never quantized with others' leave."""
+    """A planned output is read through one quantize, of its numbers."""
     quantizers = [u for u in node.users if _is(u, "quantize_per_tensor")]
     if storage is None:
         return None
@@ -200,4 +200,5 @@ def _name(dtype: Any) -> str:
 
 def _numbers(arg: Any) -> tuple[Any, ...]:
     tensor = constant_of(arg) if isinstance(arg, Node) else arg
+    assert tensor is not None  # torchao keeps scales and zero points of channels as constants
     return tuple(tensor.tolist())

@@ -16,7 +16,10 @@ def images(n: int = 4, channels: int = 3, size: int = 16, scale: float = 1.0, se
     g = torch.Generator().manual_seed(seed)
     coarse = torch.randn(n, 1, channels, max(size // 4, 1), max(size // 4, 1), generator=g)
     fine = torch.randn(n, 1, channels, size, size, generator=g)
-    return [F.interpolate(c, size=(size, size), mode="bilinear") * scale + 0.2 * f for c, f in zip(coarse, fine, strict=True)]
+    return [
+        F.interpolate(c, size=(size, size), mode="bilinear") * scale + 0.2 * f
+        for c, f in zip(coarse, fine, strict=True)
+    ]
 
 
 def settled(model: nn.Module, batches: list[tuple[torch.Tensor, ...]]) -> nn.Module:
@@ -104,7 +107,11 @@ class GroupedTransposed(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.net = nn.Sequential(
-            nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.ConvTranspose2d(8, 12, 4, 2, 1, groups=4, bias=False), nn.BatchNorm2d(12), nn.ReLU()
+            nn.Conv2d(3, 8, 3, padding=1),
+            nn.ReLU(),
+            nn.ConvTranspose2d(8, 12, 4, 2, 1, groups=4, bias=False),
+            nn.BatchNorm2d(12),
+            nn.ReLU(),
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -151,7 +158,9 @@ class WeightNorm(nn.Module):
 class LRN(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.net = nn.Sequential(nn.Conv2d(3, 16, 5, padding=2), nn.ReLU(), nn.LocalResponseNorm(5, alpha=0.1), nn.Conv2d(16, 8, 3))
+        self.net = nn.Sequential(
+            nn.Conv2d(3, 16, 5, padding=2), nn.ReLU(), nn.LocalResponseNorm(5, alpha=0.1), nn.Conv2d(16, 8, 3)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.net(x)

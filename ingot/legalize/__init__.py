@@ -1,4 +1,4 @@
-"""Rewrites that keep an op inside the delegate. One rule a file, its docstring is the rewrite, proven equal on inputs."""
+"""Rewrites that keep an op inside the delegate: one rule a file, its docstring is the rewrite, its numbers compared."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-
 from ingot.capture import Program
 from ingot.errors import InputError, nearest
-from ingot.legalize import attention, depth_pool, layer_norm, means, products, scalars, scatter
+from ingot.legalize import attention, depth_pool, layer_norm, means, products, scalars, scatter, softplus
 from ingot.legalize.rule import Rule
 from ingot.normalize import check_equal, settle
 from ingot.recipe import Recipe
@@ -28,7 +27,7 @@ class Legal:
 
 
 def for_xnnpack() -> Sequence[Rule]:
-    modules = (scatter, depth_pool, attention, products, layer_norm, means, scalars)
+    modules = (scatter, depth_pool, softplus, attention, products, layer_norm, means, scalars)
     return tuple(m.RULE for m in modules)
 
 
@@ -42,7 +41,9 @@ def _legalized(program: Program, _target: str, without: tuple[str, ...], rules: 
     for name in without:
         if name not in {r.name for r in rules}:
             raise InputError(f"no rewriting rule '{name}'", hint=nearest(name, [r.name for r in rules]))
-    module = copy.deepcopy(program.module, {id(t): t for t in (*program.module.parameters(), *program.module.buffers())})
+    module = copy.deepcopy(
+        program.module, {id(t): t for t in (*program.module.parameters(), *program.module.buffers())}
+    )
     rewrites: list[str] = []
     for rule in rules:
         if rule.name not in without:
@@ -51,5 +52,3 @@ def _legalized(program: Program, _target: str, without: tuple[str, ...], rules: 
         settle(module)
         check_equal("legalize", program.module, module, program.example_inputs)
     return Legal(replace(program, module=module), tuple(rewrites))
-
-

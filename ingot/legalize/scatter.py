@@ -29,7 +29,7 @@ def rewrite(node: Node) -> Node | None:
 def _arguments(node: Node) -> tuple[Any, ...]:
     defaults = (None, None, 0, None, None, 1)
     given: tuple[Any, ...] = (*node.args, *defaults[len(node.args) :])
-    return given[:2] + (given[2] % value_of(node).dim(),) + given[3:]
+    return (*given[:2], given[2] % value_of(node).dim(), *given[3:])
 
 
 def _clamped(index: int, size: int) -> int:

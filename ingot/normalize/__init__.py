@@ -1,4 +1,4 @@
-"""One canonical form for everything that follows. Each pass says what it ensures; the numbers are compared after each."""
+"""One canonical form for everything that follows. Each pass says what it ensures; numbers are compared after each."""
 
 from __future__ import annotations
 
@@ -38,7 +38,12 @@ class PassRecord:
 
 
 PASSES = (
-    Pass("reshape", "functional ATen", "one spelling of a change of shape, which asks nothing of the layout", views_as_reshapes),
+    Pass(
+        "reshape",
+        "functional ATen",
+        "one spelling of a change of shape, which asks nothing of the layout",
+        views_as_reshapes,
+    ),
     Pass(
         "positional", "functional ATen", "no keyword argument where the schema allows a position", positional_arguments
     ),

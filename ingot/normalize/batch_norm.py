@@ -49,7 +49,8 @@ def _affine(norm: Node) -> tuple[torch.Tensor, torch.Tensor]:
     """The norm as y = scale * x + shift per channel, in float64 so that folding rounds once."""
     weight, bias, mean, var = (_double(a) for a in norm.args[1:5])
     eps: Any = norm.args[6]
-    assert mean is not None and var is not None
+    assert mean is not None
+    assert var is not None
     scale = (var + eps).rsqrt() * (1.0 if weight is None else weight)
     return scale, (0.0 if bias is None else bias) - mean * scale
 

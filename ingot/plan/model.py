@@ -105,7 +105,7 @@ class Plan:
             if data["version"] != VERSION:
                 raise InputError(f"the plan has version {data['version']}, this Ingot reads {VERSION}")
             decisions = tuple(_decision(d) for d in data.pop("decisions"))
-            lists = {k: tuple(data.pop(k)) for k in ("rewrites", "notes")}
+            lists: dict[str, Any] = {k: tuple(data.pop(k)) for k in ("rewrites", "notes")}
             return cls(decisions=decisions, **lists, **data)
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise InputError("this is not a plan of Ingot", why=f"{type(e).__name__}: {e}") from e
@@ -134,4 +134,5 @@ def _decision(data: dict[str, Any]) -> Decision:
 
 
 def _storage(data: dict[str, Any]) -> Storage:
-    return Storage(**{k: tuple(v) if isinstance(v, list) else v for k, v in data.items()})
+    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
+    return Storage(**fields)

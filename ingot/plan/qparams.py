@@ -1,4 +1,4 @@
-"""From a range of real numbers to integers: zero is always exact, scales are float32 numbers as every runtime stores them."""
+"""From a range of real numbers to integers: zero is exact, scales are float32 numbers as every runtime has them."""
 
 from __future__ import annotations
 

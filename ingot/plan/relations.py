@@ -11,7 +11,6 @@ from ingot.semantics import Effect, Kind, effect_of, operands
 from ingot.semantics.weights import weight_axis
 from ingot.targets.base import Target
 
-
 # No experiment is needed to know this, and it would be the dearest of all.
 WEIGHTED = Effect(Kind.COMPUTES, (), (), False, "it multiplies by a weight")
 

@@ -1,4 +1,4 @@
-"""What the rest of Ingot asks of a target: data about storage, questions about ops, and how its program is made and run."""
+"""What Ingot asks of a target: how it stores numbers, what it does with an op, how its program is made and run."""
 
 from __future__ import annotations
 

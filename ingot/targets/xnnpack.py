@@ -132,7 +132,7 @@ def _pads_zeros_in_space(pad: Node) -> bool:
     amounts: Any = pad.args[1]
     space = 2 * (value_of(pad).dim() - 2)
     value = pad.args[2] if len(pad.args) > 2 else 0
-    return value == 0 and all(a >= 0 for a in amounts) and not any(amounts[space:])
+    return bool(value == 0) and all(a >= 0 for a in amounts) and not any(amounts[space:])
 
 
 def rescales(node: Node) -> bool:
