@@ -59,8 +59,7 @@ def _cast_for(
 ) -> Casting:
     with steps("plan"):
         made = plan(program, ranges, target, recipe=recipe)
-    with steps("lower"):
-        casting = lower(program, made, recipe=recipe)
+    casting = _lower(program, made, recipe, steps)
     with steps("verify"):
         check = verify(casting, kept)
     done = casting.checked(check, steps.seconds)
@@ -97,18 +96,21 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: Any = None) -
 
 def lower(program: Program, plan: Plan, *, recipe: Any = None) -> Casting:
     """Replay the plan, lower it for its target and say what became of every op. Not yet executed."""
-    settings, target = recipe_from(recipe), find(plan.target)
-    form = legalized(program, target, settings).program
+    return _lower(program, plan, recipe_from(recipe), _Steps(Silent()))
+
+
+def _lower(program: Program, plan: Plan, recipe: Recipe, steps: _Steps) -> Casting:
+    target = find(plan.target)
+    form = legalized(program, target, recipe).program
     if plan.fingerprint != form.fingerprint:
         raise PlanError("this plan was made for another program", hint="plan this program first")
-    steps = _Steps(Silent())
     with steps("quantize"):
         quantized = quantize(form.module, plan, float_bias=target.float_bias)
     with steps("lower"):
         done = lower_graph(form, quantized, target)
-    evidence = Evidence(form, quantized, target, settings)
+    evidence = Evidence(form, quantized, target, recipe)
     return Casting(
-        target.name, done.pte, done.delegates, done.host_ops, done.io, plan, None, steps.seconds,
+        target.name, done.pte, done.delegates, done.host_ops, done.io, plan, None, dict(steps.seconds),
         (*program.notes, *plan.notes), evidence,
     )  # fmt: skip
 

@@ -11,24 +11,24 @@ import torch
 from torch.fx import GraphModule, Node
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-_NOT_THE_USERS = ("/site-packages/", "/dist-packages/", "/torch/nn/", "/torch/_", "<eval_with_key>", "<frozen")
+# Frames that tell a user nothing: torch's own (also of a torch built from source) and generated code.
+_TORCHS = re.compile(r"-packages/(torch|torchao|executorch)/|/torch/(nn|_\w+)/|^<")
 
 
 def source_of(node: Node) -> str:
-    """The user's own line that made this node, as `net.py:41`; the innermost library line if there is no other."""
+    """The innermost line that is not torch's own, as `net.py:41`; else the module's path; else a line of torch."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    own = [f for f in frames if not any(mark in f[0] for mark in _NOT_THE_USERS)]
-    if not frames:
-        return "?"
-    path, line = (own or frames)[-1]
-    return f"{Path(path).name}:{line}"
+    own = [f for f in frames if not _TORCHS.search(f[0])]
+    if not own and (path := module_path(node)):
+        return path
+    file, line = (own or frames or [("?", "")])[-1]
+    return f"{Path(file).name}:{line}" if line else "?"
 
 
 def module_path(node: Node) -> str:
-    """Where in the user's module tree the node was made, as `layers.3.conv`."""
+    """Where in the user's module tree the node was made, as `layers.3.conv`; empty for the model itself."""
     stack = node.meta.get("nn_module_stack") or {}
-    last = list(stack.values())[-1][0] if stack else ""
-    return re.sub(r"^L\['self'\]\.?", "", str(last))
+    return next(reversed(stack.values()))[0] if stack else ""
 
 
 def value_of(node: Node) -> Any:

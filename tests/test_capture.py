@@ -77,6 +77,13 @@ def test_what_does_nothing_vanishes(noop) -> None:
     assert ops(program_of(lambda x: noop(x) * 2, X)) == ["mul.Tensor"]
 
 
+def test_roll_is_two_slices_joined() -> None:
+    forward = lambda x: torch.roll(x, 2, 1)  # noqa: E731
+    program = program_of(forward, X)
+    assert ops(program) == ["slice.Tensor", "slice.Tensor", "cat.default"]
+    assert torch.equal(program.module(X)[0], forward(X))
+
+
 def test_channels_last_conversion_vanishes() -> None:
     x = torch.randn(1, 3, 4, 4)
     assert ops(program_of(lambda x: x.to(memory_format=torch.channels_last) * 2, x)) == ["mul.Tensor"]

@@ -1,4 +1,7 @@
-"""Movement in its plainest spelling, found by following numbered elements: f(x) -> reshape(x), reshape(x[a:b])."""
+"""Movement in its plainest spelling, found by following numbered elements.
+
+f(x) -> reshape(x), reshape(x[a:b]), cat([x[c:], x[:c]])
+"""
 
 from __future__ import annotations
 
@@ -12,11 +15,12 @@ from ingot.graph import call, calls, constant_of, has_symbols, is_float, value_o
 from ingot.semantics import Kind, effect_of, operands
 
 aten = torch.ops.aten
-PLAIN = (aten.reshape.default, aten.slice.Tensor)  # what this pass writes
+PLAIN = (aten.reshape.default, aten.slice.Tensor, aten.cat.default, aten.permute.default)  # plain already
+MOST_PIECES = 4  # a gather of more pieces than this is better left to a kernel that gathers
 
 
 def plain_movement(module: GraphModule) -> int:
-    """squeeze, flatten, select, split, unbind, a permute of ones …: where elements stay in order, say so."""
+    """squeeze, flatten, select, split, unbind, roll …: where elements stay in order, or in a few runs, say so."""
     return sum(_rewritten(node) for node in calls(module)) + _merge_reshapes(module)
 
 
@@ -35,14 +39,14 @@ def _rewritten(node: Node) -> bool:
 
 
 def _moved(node: Node) -> Node | None:
-    """The one value whose elements the node moves, unmixed; looks through a getitem."""
+    """The one value whose elements the node moves, unmixed, by constants only; looks through a getitem."""
     op: Any = node.args[0] if node.target is operator.getitem else node
-    if not isinstance(op, Node) or op.op != "call_function" or len(operands(op)) != 1:
+    moved = [n for n in operands(op) if constant_of(n) is None] if isinstance(op, Node) else []
+    if len(moved) != 1 or op.op != "call_function" or not is_float(moved[0]):
         return None
     effect = effect_of(op, constant_of)
-    x = operands(op)[0]
-    plain = effect.kind is Kind.MOVES and not effect.constants and not has_symbols(value_of(x).shape)
-    return x if plain and is_float(x) else None
+    plain = effect.kind is Kind.MOVES and not effect.constants and len(effect.carriers) == 1
+    return moved[0] if plain and not has_symbols(value_of(moved[0]).shape) else None
 
 
 def _positions(node: Node, x: Node) -> torch.Tensor:
@@ -50,7 +54,8 @@ def _positions(node: Node, x: Node) -> torch.Tensor:
     shape = tuple(value_of(x).shape)
     numbered = torch.arange(value_of(x).numel(), dtype=torch.float64).reshape(shape)
     op: Any = node.args[0] if node.target is operator.getitem else node
-    out = op.target(*torch.fx.map_arg(op.args, lambda n: numbered), **op.kwargs)
+    args = torch.fx.map_arg(op.args, lambda n: numbered if n is x else constant_of(n))
+    out = op.target(*args, **op.kwargs)
     out = out[node.args[1]] if op is not node else out
     return out.reshape(-1).long()
 
@@ -62,9 +67,38 @@ def _plain(node: Node, x: Node, positions: torch.Tensor) -> Node | None:
         return call(node, aten.reshape.default, x, to)
     cut = _cut(everything.reshape(shape), positions)
     if cut is None:
-        return None
+        return _rejoined(node, x, everything.reshape(shape), positions.reshape(to))
     part = call(node, aten.slice.Tensor, x, *cut)
     return part if list(value_of(part).shape) == to else call(node, aten.reshape.default, part, to)
+
+
+def _rejoined(node: Node, x: Node, numbered: torch.Tensor, places: torch.Tensor) -> Node | None:
+    """A few runs along one dimension, in another order: a roll, an index_select with constant indices."""
+    for dim, size in enumerate(numbered.shape):
+        if places.dim() != numbered.dim() or places.shape[dim] == 0:
+            return None
+        index = _along(places, dim) // numbered.stride(dim) % size
+        runs = _runs(index.tolist())
+        if len(runs) <= MOST_PIECES and _is_selection(numbered, places, dim, index):
+            return call(node, aten.cat.default, [call(node, aten.slice.Tensor, x, dim, *run) for run in runs], dim)
+    return None
+
+
+def _along(places: torch.Tensor, dim: int) -> torch.Tensor:
+    """The first element of each slice along dim."""
+    return places.transpose(0, dim).reshape(places.shape[dim], -1)[:, 0]
+
+
+def _is_selection(numbered: torch.Tensor, places: torch.Tensor, dim: int, index: torch.Tensor) -> bool:
+    chosen = numbered.index_select(dim, index)
+    return chosen.shape == places.shape and torch.equal(chosen, places)
+
+
+def _runs(index: list[int]) -> list[tuple[int, int]]:
+    """[3, 4, 0, 1, 2] -> [(3, 5), (0, 3)]"""
+    starts = [i for i in range(len(index)) if i == 0 or index[i] != index[i - 1] + 1]
+    ends = [*starts[1:], len(index)]
+    return [(index[a], index[b - 1] + 1) for a, b in zip(starts, ends, strict=True)]
 
 
 def _cut(numbered: torch.Tensor, positions: torch.Tensor) -> tuple[int, int, int] | None:
