@@ -12,17 +12,15 @@ from torch.fx import GraphModule, Node
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 # Frames that tell a user nothing: torch's own (also of a torch built from source) and generated code.
-_TORCHS = re.compile(r"-packages/(torch|torchao|executorch)/|/torch/(nn|_\w+)/|^<")
+_TORCHS = re.compile(r"-packages/(torch|torchao|executorch)/|/torch/(nn/|_)|^<")
 
 
 def source_of(node: Node) -> str:
     """The innermost line that is not torch's own, as `net.py:41`; else the module's path; else a line of torch."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
     own = [f for f in frames if not _TORCHS.search(f[0])]
-    if not own and (path := module_path(node)):
-        return path
-    file, line = (own or frames or [("?", "")])[-1]
-    return f"{Path(file).name}:{line}" if line else "?"
+    lines = [f"{Path(file).name}:{line}" for file, line in own or frames]
+    return lines[-1] if own else module_path(node) or (lines or ["?"])[-1]
 
 
 def module_path(node: Node) -> str:
