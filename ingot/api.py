@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import torch
 from ingot.capture import Program, restore_state
 from ingot.capture import capture as _capture
 from ingot.casting import Casting, Check
-from ingot.errors import InputError, MismatchError, PlanError
+from ingot.errors import ArtefactError, InputError, MismatchError, PlanError
 from ingot.legalize import legalized
 from ingot.lower import lower_graph
 from ingot.plan.model import Plan
@@ -118,7 +119,21 @@ def _lower(program: Program, plan: Plan, recipe: Recipe, steps: _Steps) -> Casti
 def verify(casting: Casting, batches: Iterable[Any]) -> Check:
     """Execute the artefact on `batches` and compare it with the float model and with its own quantized graph."""
     evidence = casting.evidence
-    return verify_artefact(casting.pte, evidence, (evidence.program.flatten(b) for b in batches))
+    try:
+        return verify_artefact(casting.pte, evidence, (evidence.program.flatten(b) for b in batches))
+    except ArtefactError as e:
+        raise _missing_kernel(e, casting) or e from e.__cause__
+
+
+def _missing_kernel(error: ArtefactError, casting: Casting) -> ArtefactError | None:
+    """The runtime names the op it has no kernel for; the user's line of it is known here."""
+    said = re.search(r"Missing operator: \[\d+\] \w+::(\w+)", error.why or "")
+    op = next((o for o in casting.host_ops if said and o.op.split(".")[0] == said[1]), None)
+    if op is None:
+        return None
+    why = f"{op.reason}, and the runtime here has no host kernel for it either"
+    hint = "write it with other ops, or give the runtime a kernel for it and verify there"
+    return ArtefactError(f"nothing can run {op.op}", where=f"{op.name} ({op.source})", why=why, hint=hint)
 
 
 def targets() -> tuple[Availability, ...]:
