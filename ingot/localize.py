@@ -43,7 +43,7 @@ def _values(
         def run_node(self, n: Node) -> object:
             out = super().run_node(n)
             if n.op == "call_function" and isinstance(out, torch.Tensor) and out.dtype.is_floating_point:
-                found[n.name] = out.detach().clone()
+                found[_stored_value(n).name] = out.detach().clone()
             return out
 
     restore_state(module, state)
@@ -51,6 +51,13 @@ def _values(
         Keep(module, garbage_collect_values=True).run(*batch, enable_io_processing=False)
     restore_state(module, state)
     return found
+
+
+def _stored_value(node: Node) -> Node:
+    """dequantize(quantize(x)) is what became of x: its error is x's, not its reader's."""
+    while "quantize_per" in str(node.target):
+        node = node.all_input_nodes[0]
+    return node
 
 
 def _drop(node: Node, errors: dict[str, float]) -> float:

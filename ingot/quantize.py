@@ -30,7 +30,7 @@ def quantize(module: GraphModule, plan: Plan, *, float_bias: bool) -> GraphModul
         warnings.simplefilter("ignore")  # torchao warns about its own deprecations
         prepared = prepare_pt2e(work, _replayer(plan))
         converted = convert_pt2e(prepared)
-    audit(converted, plan)
+    audit(converted, module, plan)
     return converted
 
 
@@ -128,61 +128,53 @@ def _given_per_channel(storage: Storage) -> Any:
     return GivenPerChannelObserver
 
 
-def audit(converted: GraphModule, plan: Plan) -> None:
-    """Slot by slot: what the plan stores arrives through a dequantize of exactly those numbers, nothing else does."""
-    by_name = {n.name: n for n in converted.graph.nodes}
-    for decision in plan:
-        node = by_name.get(decision.slot.node)
-        if node is None:
-            raise _not_the_plan(decision.slot, "the op is gone", None)
-        problem = _disagreement(node, decision.slot, decision.storage)
-        if problem:
-            raise _not_the_plan(decision.slot, problem, node)
+def audit(converted: GraphModule, module: GraphModule, plan: Plan) -> None:
+    """Every operand of every op, and every output: it arrives through exactly the roundings planned, in that order."""
+    made = {n.name: n for n in converted.graph.nodes}
+    for node in module.graph.nodes:
+        if node.op not in ("call_function", "output"):
+            continue
+        if node.name not in made:
+            raise _not_the_plan(Slot(node.name), "the op is gone", node)
+        for i, (operand, found) in enumerate(zip(operands(node), operands(made[node.name]), strict=True)):
+            _compare(Slot(node.name, i), operand, _roundings(found), plan, node)
 
 
-def _not_the_plan(slot: Slot, problem: str, node: Node | None) -> PlanError:
+def _compare(slot: Slot, operand: Node, found: list[Storage], plan: Plan, node: Node) -> None:
+    stored, read = plan.storage(operand.name), plan.storage(slot.node, slot.operand)
+    planned = [s for s in (stored, read if read != stored else None) if s is not None]
+    if found != planned:
+        raise _not_the_plan(slot, f"planned {_text(planned)}, found {_text(found)}", node)
+
+
+def _text(roundings: list[Storage]) -> str:
+    return ", then ".join(map(str, roundings)) or "float"
+
+
+def _not_the_plan(slot: Slot, problem: str, node: Node) -> PlanError:
     return PlanError(
         f"the quantized graph is not the plan at {slot}",
-        where=source_of(node) if node is not None else None,
+        where=source_of(node),
         why=problem,
         hint="please report this model; it is a defect of Ingot",
     )
 
 
-def _disagreement(node: Node, slot: Slot, storage: Storage | None) -> str | None:
-    if slot.operand is None:
-        return None if node.op == "placeholder" else _output_disagreement(node, storage)
-    found = _dequantized(operands(node)[slot.operand])
-    if storage is None:
-        return (
-            None if found is None or not _is_constant_chain(node, slot.operand) else f"float was planned, found {found}"
-        )
-    return None if found == storage else f"planned {storage}, found {found}"
-
-
-def _output_disagreement(node: Node, storage: Storage | None) -> str | None:
-    """A planned output is read through one quantize, of its numbers."""
-    quantizers = [u for u in node.users if _is(u, "quantize_per_tensor")]
-    if storage is None:
-        return None
-    if len(node.users) != 1 or len(quantizers) != 1:
-        return f"planned {storage}, found {len(quantizers)} quantizers among {len(node.users)} readers"
-    found = _parameters(quantizers[0])
-    return None if found == storage else f"planned {storage}, found {found}"
-
-
-def _is_constant_chain(node: Node, operand: int) -> bool:
-    return operands(operands(node)[operand])[0].op == "get_attr"
+def _roundings(node: Node) -> list[Storage]:
+    """The quantize-dequantize pairs on the way from where a value is made to here, first to last."""
+    found: list[Storage] = []
+    while _is(node, "dequantize_per_tensor") or _is(node, "dequantize_per_channel"):
+        found.insert(0, _parameters(node))
+        node = operands(node)[0]
+        if _is(node, "quantize_per_tensor") or _is(node, "quantize_per_channel"):
+            if _parameters(node) != found[0]:
+                return [*found, _parameters(node)]
+            node = operands(node)[0]
+    return found
 
 
 def _is(node: Node, name: str) -> bool:
     return node.op == "call_function" and getattr(node.target, "_opname", "").split("::")[-1] == name
-
-
-def _dequantized(node: Node) -> Storage | None:
-    if not (_is(node, "dequantize_per_tensor") or _is(node, "dequantize_per_channel")):
-        return None
-    return _parameters(node)
 
 
 def _parameters(node: Node) -> Storage:

@@ -78,7 +78,7 @@ def test_what_does_nothing_vanishes(noop) -> None:
 
 
 def test_roll_is_two_slices_joined() -> None:
-    forward = lambda x: torch.roll(x, 2, 1)  # noqa: E731
+    forward = lambda x: torch.roll(x, 2, 1)
     program = program_of(forward, X)
     assert ops(program) == ["slice.Tensor", "slice.Tensor", "cat.default"]
     assert torch.equal(program.module(X)[0], forward(X))

@@ -1,8 +1,13 @@
-"""scaled_dot_product_attention(q, k, v, mask) -> softmax(q * scale @ k.T + mask) @ v"""
+"""scaled_dot_product_attention(q, k, v, mask) -> softmax(q * scale @ k.T + mask) @ v
+
+A mask of booleans made at run time becomes (float(mask) - 1) * 1e9, once for all layers that read it; rows with every key
+masked are zero in eager, so the result is multiplied by float(any(mask)).
+"""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -30,7 +35,9 @@ def rewrite(node: Node) -> Node | None:
     factor = 1 / math.sqrt(value_of(q).shape[-1]) if scale is None else scale
     scores = call(node, aten.mul.Tensor, call(node, aten.matmul.default, q, keys), factor)
     scores = scores if bias is None else call(node, aten.add.Tensor, scores, bias)
-    return call(node, aten.matmul.default, call(node, aten.softmax.int, scores, -1), v)
+    out = call(node, aten.matmul.default, call(node, aten.softmax.int, scores, -1), v)
+    seen = _some_key(node, mask)
+    return out if seen is None else call(node, aten.mul.Tensor, out, seen)
 
 
 def _arguments(node: Node) -> tuple[Any, ...]:
@@ -50,7 +57,33 @@ def _bias(node: Node, mask: Any, causal: bool) -> Any:
         return _constant(node, constant) if bool(constant.any(-1).all()) else None
     if constant is not None:
         return _finite(node, constant) if bool((constant > NEVER).any(-1).all()) else None
+    if mask is not None and value_of(mask).dtype == torch.bool:
+        return _once(mask, "ingot_bias", lambda at: _from_booleans(at, mask, value_of(node).dtype))
     return mask if mask is not None and value_of(mask).dtype == value_of(node).dtype else None
+
+
+def _from_booleans(at: Node, mask: Node, dtype: torch.dtype) -> Node:
+    allowed = _as_float(at, mask, dtype)
+    return call(at, aten.mul.Tensor, call(at, aten.sub.Tensor, allowed, 1.0), -NEVER)
+
+
+def _some_key(node: Node, mask: Any) -> Node | None:
+    """1.0 for rows with a key to attend to, 0.0 for the others; only a mask of booleans made at run time needs it."""
+    if mask is None or constant_of(mask) is not None or value_of(mask).dtype != torch.bool:
+        return None
+    dtype = value_of(node).dtype
+    return _once(mask, "ingot_some", lambda at: _as_float(at, call(at, aten.any.dim, mask, -1, True), dtype))
+
+
+def _as_float(at: Node, mask: Node, dtype: torch.dtype) -> Node:
+    return call(at, aten.to.dtype, mask, dtype)
+
+
+def _once(mask: Node, key: str, make: Callable[[Node], Node]) -> Node:
+    """Made right after the mask, and found again by the next layer."""
+    if key not in mask.meta:
+        mask.meta[key] = make(mask.next)
+    return mask.meta[key]
 
 
 def _constant(node: Node, allowed: torch.Tensor) -> Node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -11,6 +12,15 @@ from typing import Any
 from ingot.errors import InputError, PlanError, nearest
 
 VERSION = 1
+
+
+def _float32(scale: float | tuple[float, ...]) -> float | tuple[float, ...]:
+    rounded = struct.unpack(f"{len(s)}f", struct.pack(f"{len(s)}f", *s)) if (s := _as_tuple(scale)) else ()
+    return rounded if isinstance(scale, tuple) else rounded[0]
+
+
+def _as_tuple(scale: float | tuple[float, ...]) -> tuple[float, ...]:
+    return scale if isinstance(scale, tuple) else (scale,)
 
 
 @dataclass(frozen=True)
@@ -23,6 +33,11 @@ class Storage:
     qmin: int
     qmax: int
     axis: int | None = None
+
+    def __post_init__(self) -> None:
+        """Scales are float32 numbers, as every runtime has them; those of a bias are products of two and stay exact."""
+        if self.dtype != "int32":
+            object.__setattr__(self, "scale", _float32(self.scale))
 
     def __str__(self) -> str:
         if self.axis is None:

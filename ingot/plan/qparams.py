@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterable
 
 import torch
@@ -14,17 +13,13 @@ from ingot.targets.base import Format
 FINEST = 2.0**-24
 
 
-def float32(x: float) -> float:
-    return struct.unpack("f", struct.pack("f", x))[0]
-
-
 def storage_for(low: float, high: float, form: Format) -> Storage:
     """One scale for a whole tensor whose values lie in low…high."""
     low, high = min(low, 0.0), max(high, 0.0)
     if form.symmetric:
-        scale = float32(max(max(-low, high) / form.qmax, FINEST))
+        scale = max(-low / form.qmax, high / form.qmax, FINEST)
         return Storage(form.dtype, scale, 0, form.qmin, form.qmax)
-    scale = float32(max((high - low) / (form.qmax - form.qmin), FINEST))
+    scale = max((high - low) / (form.qmax - form.qmin), FINEST)
     zero = round(form.qmin - low / scale)
     return Storage(form.dtype, scale, min(max(zero, form.qmin), form.qmax), form.qmin, form.qmax)
 
@@ -35,7 +30,7 @@ def storage_for_weight(weight: torch.Tensor, form: Format, axis: int | None) -> 
     if axis is None:
         return storage_for(-float(w.abs().max()), float(w.abs().max()), form)
     most = w.transpose(0, axis).reshape(w.shape[axis], -1).abs().amax(1)
-    scales = tuple(float32(max(float(m) / form.qmax, FINEST)) for m in most)
+    scales = tuple(max(float(m) / form.qmax, FINEST) for m in most)
     return Storage(form.dtype, scales, (0,) * len(scales), form.qmin, form.qmax, axis)
 
 

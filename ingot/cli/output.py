@@ -1,0 +1,85 @@
+"""What the shell gets: one answer on stdout, errors on stderr, an exit code that scripts can use."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
+from typing import Any
+
+from ingot.errors import ArtefactError, IngotError, MismatchError
+
+OK, BUG, REFUSED, WRONG, BROKEN, INTERRUPTED = 0, 1, 2, 3, 4, 130
+Answer = tuple[int, dict[str, Any], str]  # exit code, what --json prints, what people read
+
+
+def say(code: int, data: dict[str, Any], text: str, as_json: bool) -> int:
+    shown = json.dumps(data, indent=2, allow_nan=False) if as_json else text
+    try:
+        print(shown, end="\n" if shown else "", flush=True)
+    except OSError as e:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  or Python tries again at exit
+        hint = "is the disk full, or the reader of the pipe gone?"
+        raise ArtefactError("could not write the answer to stdout", why=str(e), hint=hint) from e
+    return code
+
+
+def fail(code: int, data: dict[str, Any], text: str, as_json: bool) -> int:
+    print(f"ingot: {text}", file=sys.stderr)
+    return say(code, {"error": {**data, "exit": code}}, "", as_json)
+
+
+def refuse(error: IngotError, as_json: bool) -> int:
+    code = WRONG if isinstance(error, MismatchError) else BROKEN if isinstance(error, ArtefactError) else REFUSED
+    return fail(code, _error_data(error), str(error), as_json)
+
+
+def bug(error: Exception, as_json: bool) -> int:
+    if os.environ.get("INGOT_DEBUG"):
+        traceback.print_exception(error)
+    why, hint = f"{type(error).__name__}: {error}", "run it again with INGOT_DEBUG=1 and report what it prints"
+    told = IngotError("this is a bug in Ingot, not in your model", why=why, hint=hint)
+    return fail(BUG, {**_error_data(told), "type": type(error).__name__}, str(told), as_json)
+
+
+def _error_data(error: IngotError) -> dict[str, Any]:
+    data = {"type": type(error).__name__, **{k: getattr(error, k) for k in ("what", "where", "why", "hint")}}
+    if isinstance(error, MismatchError):
+        from ingot.report.text import check_data
+
+        data["check"] = check_data(error.check)  # type: ignore[arg-type]
+    return data
+
+
+@contextmanager
+def clean_stdout() -> Iterator[None]:
+    """Stdout is for the answer: what prints there while a command runs (build(), native code) goes to stderr."""
+    sys.stdout.flush()
+    with redirect_stdout(sys.stderr), ExitStack() as undo:
+        with suppress(OSError):  # a closed stdout or stderr needs no care
+            saved = os.dup(1)
+            undo.callback(os.close, saved)
+            undo.callback(os.dup2, saved, 1)
+            os.dup2(2, 1)
+        yield
+
+
+@contextmanager
+def calm() -> Iterator[None]:
+    """Other packages' warnings are for their developers; INGOT_DEBUG shows them."""
+    if os.environ.get("INGOT_DEBUG"):
+        yield
+        return
+    before = logging.root.manager.disable
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(before)

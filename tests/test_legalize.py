@@ -1,0 +1,112 @@
+"""Each rewrite computes the same numbers on random inputs, where it matches; where it does not match it leaves alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+import ingot
+from ingot.graph import calls
+from ingot.legalize import legalized
+from ingot.recipe import Recipe
+from ingot.targets import find
+
+
+class Wrap(nn.Module):
+    def __init__(self, forward, *tensors: torch.Tensor) -> None:
+        super().__init__()
+        self.run = forward
+        for i, t in enumerate(tensors):
+            self.register_buffer(f"t{i}", t)
+        self.n = len(tensors)
+
+    def forward(self, *inputs):
+        return self.run(*inputs, *[getattr(self, f"t{i}") for i in range(self.n)])
+
+
+def scatter(x):
+    z = torch.zeros(2, 8, 4)
+    z[:, 2:5] = x[:, :3]
+    z[:, -1:] = x[:, :1] * 2
+    return z
+
+
+X4, X3, X2 = torch.randn(2, 6, 5, 4), torch.randn(2, 6, 4), torch.randn(6, 4)
+Q = torch.randn(2, 3, 5, 8)
+MASK = torch.rand(2, 1, 5, 5) > 0.4
+EMPTY_ROW = MASK.clone()
+EMPTY_ROW[0, 0, 2] = False
+
+CASES = {
+    "layer norm": ("layer norm as products", lambda x, w, b: F.layer_norm(x, (4,), w, b), (X4,), (torch.randn(4), torch.randn(4))),
+    "layer norm, plain": ("layer norm as products", lambda x: F.layer_norm(x, (4,), eps=1e-3), (X3,), ()),
+    "slice assignment": ("slice assignment as cat", scatter, (X3,), ()),
+    "depth pooling": ("depth pooling in two dimensions", lambda x: F.avg_pool3d(x, (3, 1, 1), 1), (torch.randn(2, 1, 6, 5, 4),), ()),
+    "softplus": ("softplus without a choice", lambda x: F.softplus(x * 30), (X3,), ()),
+    "matmul by a constant": ("products in batches", lambda x, w: x @ w, (X3,), (torch.randn(4, 7),)),
+    "matmul, batched": ("products in batches", lambda x, y: x @ y, (Q, Q.mT.contiguous()), ()),
+    "matmul, rows": ("products in batches", lambda x, y: x @ y, (X3, torch.randn(4, 5)), ()),
+    "mm": ("products in batches", lambda x, y: torch.mm(x, y.t()), (X2, X2 + 1), ()),
+    "attention": ("attention in plain steps", lambda q: F.scaled_dot_product_attention(q, q + 1, q - 1), (Q,), ()),
+    "attention, scale": ("attention in plain steps", lambda q: F.scaled_dot_product_attention(q, q, q, scale=0.7), (Q,), ()),
+    "attention, causal": ("attention in plain steps", lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), (Q,), ()),
+    "attention, float mask": ("attention in plain steps", lambda q, m: F.scaled_dot_product_attention(q, q, q, m), (Q, torch.randn(5, 5)), ()),
+    "attention, boolean mask": ("attention in plain steps", lambda q, m: F.scaled_dot_product_attention(q, q, q, m), (Q, MASK), ()),
+    "attention, a row without keys": ("attention in plain steps", lambda q, m: F.scaled_dot_product_attention(q, q, q, m), (Q, EMPTY_ROW), ()),
+    "means": ("means keep dimensions", lambda x: x.mean((2, 3)), (X4,), ()),
+    "means, one": ("means keep dimensions", lambda x: x.mean(-1), (X4,), ()),
+    "numbers": ("numbers as constants", lambda x: (x + 2) * 0.5 - 1, (X3,), ()),
+    "division": ("numbers as constants", lambda x: x / 3, (X3,), ()),
+}  # fmt: skip
+
+
+def forms(forward, inputs, tensors):
+    program = ingot.capture(Wrap(forward, *tensors).eval(), inputs)
+    return program, legalized(program, find("xnnpack"), Recipe())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_same_numbers(name: str) -> None:
+    rule, forward, inputs, tensors = CASES[name]
+    program, legal = forms(forward, inputs, tensors)
+    assert any(r.startswith(rule) for r in legal.rewrites), legal.rewrites
+    for _ in range(3):
+        fresh = [torch.randn_like(x) if x.dtype.is_floating_point else x for x in inputs]
+        torch.testing.assert_close(legal.program.module(*fresh), program.module(*fresh), rtol=1e-4, atol=1e-5)
+
+
+LEFT_ALONE = {
+    "layer norm over two dimensions": (lambda x: F.layer_norm(x, (6, 4)), (X3,)),
+    "rounding division": (lambda x: torch.div(x, 2, rounding_mode="floor"), (X3,)),
+    "step in a slice assignment": (lambda x: torch.slice_scatter(torch.zeros(2, 6, 4), x[:, :3], 1, 0, 6, 2), (X3,)),
+    "softplus with beta": (lambda x: F.softplus(x, beta=2.0), (X3,)),
+    "mean of everything": (lambda x: x.mean(), (X3,)),
+    "integers": (lambda x: x + 1, (torch.arange(4),)),
+    "broadcast batch": (lambda x, y: x @ y, (torch.randn(2, 1, 3, 4), torch.randn(1, 5, 4, 3))),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_ALONE)
+def test_what_does_not_match_is_still_right(name: str) -> None:
+    forward, inputs = LEFT_ALONE[name]
+    _, legal = forms(forward, inputs, ())
+    torch.testing.assert_close(legal.program.module(*inputs)[0], forward(*inputs))
+
+
+def test_a_rule_can_be_switched_off_by_name() -> None:
+    program = ingot.capture(nn.LayerNorm(4), (X3,))
+    without = legalized(program, find("xnnpack"), Recipe(without_rules=("layer norm as products",)))
+    assert not without.rewrites
+    with pytest.raises(ingot.InputError, match="did you mean 'layer norm as products'"):
+        legalized(program, find("xnnpack"), Recipe(without_rules=("layer norm as product",)))
+
+
+def test_layers_share_one_bias_from_booleans() -> None:
+    def forward(q, m):
+        return F.scaled_dot_product_attention(F.scaled_dot_product_attention(q, q, q, m), q, q, m)
+
+    _, legal = forms(forward, (Q, MASK), ())
+    casts = [n for n in calls(legal.program.module) if n.target is torch.ops.aten.to.dtype]
+    assert len(casts) == 2
