@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import json
 import subprocess
@@ -19,7 +18,8 @@ from ingot.casting import Boundary, Casting, Check, Delegate, HostOp, OutputChec
 from ingot.cli import main
 from ingot.errors import ArtefactError, LowerError, MismatchError, TargetError
 from ingot.plan.model import Decision, Plan, Slot, Storage
-from ingot.progress import Progress, Silent
+from ingot.progress import STEPS, Progress, Silent
+from tests.test_bad_input import lowered, on_a_full_disk, without
 
 NET = """
 import torch
@@ -180,23 +180,6 @@ def test_an_earlier_cast_is_replaced_and_foreign_files_stay(
     assert (out / "report.html").read_text() == "<p>not ours</p>"
 
 
-def test_full_disk_leaves_nothing(
-    command: list[str], asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
-    monkeypatch.setattr(Path, "write_bytes", raising(OSError(errno.ENOSPC, "No space left on device")))
-    assert main([*command, "--json"]) == 4
-    assert "No space left" in json.loads(capsys.readouterr().out)["error"]["why"]
-    assert left(tmp_path) == set()
-
-
-def test_full_disk_with_several_targets_leaves_no_folder(
-    command: list[str], asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Path, "write_bytes", raising(OSError(errno.ENOSPC, "No space left on device")))
-    assert main([*command, "--target", "vgf"]) == 4
-    assert left(tmp_path) == set()
-
-
 def test_output_that_is_a_file_is_refused_before_any_work(
     command: list[str], asked: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -266,27 +249,161 @@ def test_bug_shows_a_traceback_only_when_asked(
     assert "Traceback" in capsys.readouterr().err
 
 
+# Bad input
+
+BAD = """
+import torch
+from torch import nn
+
+class Branches(nn.Module):
+    def forward(self, x):
+        return x if x.sum() > 0 else -x
+
+net, x = nn.Sequential(nn.Conv2d(3, 4, 3)), torch.zeros(1, 3, 8, 8)
+def build(): return net, (x,)
+def two_inputs(): return net, (x, x), [(x, x)]
+def two_channels(): return net, (x[:, :2],), [(x[:, :2],)]
+def integers(): return net, (x.int(),), [(x.int(),)]
+def no_batches(): return net, (x,), []
+def more_inputs(): return net, (x,), [(x, x)]
+def other_shape(): return net, (x,), [(x,), (x[..., :7],)]
+def other_dtype(): return net, (x,), [(x.to(torch.complex64),)]
+def branches(): return Branches(), (x,), [(x,)]
+def raises(): return 1 / 0
+"""
+FUNCTIONS = {
+    "build": ("no calibration data", "never guessed"),
+    "two_inputs": ("does not run on the example inputs", "takes 2 positional arguments but 3"),
+    "two_channels": ("does not run on the example inputs", "to have 3 channels"),
+    "integers": ("does not run on the example inputs", "Input type (int)"),
+    "no_batches": ("the calibration data is empty", "0 batches"),
+    "more_inputs": ("batch 0 has the wrong number of inputs", "takes 1 input, the batch has 2"),
+    "other_shape": ("batch 1 has the wrong shape", "1×3×8×8, this is 1×3×8×7"),
+    "other_dtype": ("batch 0 has the wrong dtype", "float32, this is complex64"),
+    "branches": ("the model does not export", "data-dependent"),
+    "raises": ("raises failed", "ZeroDivisionError"),
+}
+SAMPLES = np.zeros((8, 3, 8, 8), np.float32)
+ARRAYS: dict[str, tuple[dict[str, np.ndarray], str]] = {
+    "no arrays": ({}, "the calibration file is empty"),
+    "no samples": ({"x": SAMPLES[:0]}, "too short"),
+    "two arrays": ({"x": SAMPLES, "y": SAMPLES}, "wrong number of arrays"),
+    "other shape": ({"x": SAMPLES[:, :2]}, "wrong shape"),
+    "other dtype": ({"x": SAMPLES.astype(complex)}, "wrong dtype"),
+}
+
+
+def snapshot(folder: Path) -> dict[str, bytes]:
+    return {str(p): p.read_bytes() if p.is_file() else b"" for p in folder.rglob("*") if "__pycache__" not in str(p)}
+
+
+def refused(args: list[str], code: int, folder: Path, capsys: Any) -> dict[str, Any]:
+    """The error object of a command that must fail, say why in one line, and leave the folder as it was."""
+    before = snapshot(folder)
+    capsys.readouterr()
+    assert main([*args, "--json"]) == code
+    shown = capsys.readouterr()
+    told = json.loads(shown.out)["error"]
+    assert told["hint"]
+    line = shown.err.splitlines()[-1]
+    assert line.startswith(f"ingot: {told['what']}")
+    assert line.endswith(f"try: {told['hint']}")
+    assert sum(text.startswith("ingot: ") for text in shown.err.splitlines()) == 1
+    assert snapshot(folder) == before
+    return told
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_bad_models_and_batches(tmp_path: Path, capsys: Any, name: str) -> None:
+    (tmp_path / "bad.py").write_text(BAD)
+    args = ["cast", f"{tmp_path / 'bad.py'}:{name}", "--target", "xnnpack", "-o", str(tmp_path / "out")]
+    told = refused(args, 2, tmp_path, capsys)
+    what, why = FUNCTIONS[name]
+    assert what in told["what"]
+    assert why in told["why"]
+    if name in ("branches", "raises"):
+        line = next(i for i, text in enumerate(BAD.splitlines(), 1) if "x.sum()" in text or "1 / 0" in text)
+        line = line if name == "branches" else len(BAD.splitlines())
+        assert told["where"].endswith(f"bad.py:{line}")
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_bad_arrays(command: list[str], tmp_path: Path, capsys: Any, name: str) -> None:
+    arrays, what = ARRAYS[name]
+    np.savez(tmp_path / "data.npz", **arrays)  # type: ignore[arg-type]
+    told = refused(command, 2, tmp_path, capsys)
+    assert what in told["what"]
+    assert told["where"] == command[5]
+
+
+def test_empty_npz_file(command: list[str], tmp_path: Path, capsys: Any) -> None:
+    Path(command[5]).write_bytes(b"")
+    assert "not a readable .npz" in refused(command, 2, tmp_path, capsys)["what"]
+
+
 @pytest.mark.parametrize(
-    ("change", "what"),
+    ("change", "what", "hint"),
     [
-        ({1: "nowhere.py:build"}, "no file nowhere.py"),
-        ({5: "nothing.npz"}, "no file nothing.npz"),
-        ({3: "xnpack"}, "unknown target 'xnpack'"),
+        ({1: "nowhere.py:build"}, "no file nowhere.py", "is the path right?"),
+        ({5: "nothing.npz"}, "no file nothing.npz", "is the path right?"),
+        ({3: "xnpack"}, "unknown target 'xnpack'", "did you mean 'xnnpack'?"),
     ],
 )
-def test_bad_input(command: list[str], tmp_path: Path, capsys: Any, change: dict[int, str], what: str) -> None:
-    args = [change.get(i, a) for i, a in enumerate(command)]
-    assert main([*args, "--json"]) == 2
-    told = json.loads(capsys.readouterr().out)["error"]
+def test_unknown_names(
+    command: list[str], tmp_path: Path, capsys: Any, change: dict[int, str], what: str, hint: str
+) -> None:
+    told = refused([change.get(i, a) for i, a in enumerate(command)], 2, tmp_path, capsys)
     assert what in told["what"]
-    assert told["hint"]
-    assert left(tmp_path) == set()
+    assert hint in told["hint"]
 
 
-def test_no_calibration_data(command: list[str], capsys: Any) -> None:
-    del command[4:6]
-    assert main(command) == 2
-    assert "no calibration data" in capsys.readouterr().err
+def test_missing_package(command: list[str], tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    without(monkeypatch, "executorch")
+    told = refused(command, 2, tmp_path, capsys)
+    assert (told["type"], told["what"]) == ("TargetError", "target 'xnnpack' needs executorch")
+    assert told["hint"].startswith("pip install executorch==")
+    assert main(["targets"]) == 0
+    assert f"executorch is missing: {told['hint']}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("pte", [b"", bytes(range(100))])
+def test_corrupted_artefact(
+    command: list[str], tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, pte: bytes
+) -> None:
+    monkeypatch.setattr(api, "lower", lambda program, plan: lowered(pte))
+    (tmp_path / "plan.json").write_text(plan().to_json())
+    (tmp_path / "model.pte").write_bytes(pte)
+    args = ["verify", str(tmp_path), command[1], "--calibrate", command[5]]
+    assert refused(args, 4, tmp_path, capsys)["type"] == "ArtefactError"
+
+
+@pytest.mark.parametrize("output", ["/proc/ingot/out", "/proc"])
+def test_unwritable_folder_is_refused_before_any_work(
+    command: list[str], asked: dict[str, Any], tmp_path: Path, capsys: Any, output: str
+) -> None:
+    told = refused([*command[:-1], output], 4, tmp_path, capsys)
+    assert told["what"] == f"could not write {output}"
+    assert asked == {}
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_full_disk(
+    command: list[str], asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, several: bool
+) -> None:
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    args = [*command, "--json", *(["--target", "vgf"] if several else [])]
+    before = snapshot(tmp_path)
+    assert on_a_full_disk(lambda: (main(args), sys.stderr.getvalue())) == (4, "")  # type: ignore[attr-defined]
+    assert snapshot(tmp_path) == before
+
+
+def test_full_stdout(plans: tuple[str, str]) -> None:
+    command = [sys.executable, "-m", "ingot.cli", "diff", *plans]
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 4
+    assert done.stderr.startswith("ingot: could not write the answer to stdout · why: [Errno 28] No space left")
+    assert done.stderr.count("\n") == 1
 
 
 # why, diff, targets
@@ -394,7 +511,10 @@ def test_demo_trains_quickly_and_well() -> None:
 def test_cast_plan_and_verify_for_real(command: list[str], tmp_path: Path, capsys: Any) -> None:
     out, model, data = tmp_path / "out", command[1], command[5]
     assert main([*command, "--json", "--report"]) == 0
-    facts = json.loads(capsys.readouterr().out)
+    shown = capsys.readouterr()
+    facts = json.loads(shown.out)
+    assert [line.split()[0] for line in shown.err.splitlines() if " … " in line] == list(STEPS)
+    assert list(facts["timings"]) == list(STEPS)
     assert (len(facts["delegates"]), facts["host_ops"], facts["check"]["passed"]) == (1, [], True)
     assert main(["plan", model, "--target", "xnnpack", "--calibrate", data, "-o", str(tmp_path / "p.json")]) == 0
     capsys.readouterr()
@@ -402,5 +522,6 @@ def test_cast_plan_and_verify_for_real(command: list[str], tmp_path: Path, capsy
     assert capsys.readouterr().out == "no difference\n"
     assert main(["verify", str(out), model, "--calibrate", data, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["passed"]
-    (out / "model.pte").write_bytes(bytes(range(100)))
+    pte = (out / "model.pte").read_bytes()
+    (out / "model.pte").write_bytes(pte[: len(pte) // 2])
     assert main(["verify", str(out / "model.pte"), model, "--calibrate", data]) == 4

@@ -60,6 +60,27 @@ def test_the_users_model_is_left_as_it_was() -> None:
     assert any("training mode" in n for n in program.notes)
 
 
+class Tokens(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(4)
+        self.up, self.norm, self.down = nn.Linear(8, 16), nn.LayerNorm(16), nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.down(self.norm(self.up(x)).relu())
+
+
+def test_a_dynamic_batch_runs_at_sizes_never_recorded() -> None:
+    batches = [(torch.randn(n, 8),) for n in (4, 2, 7)]
+    dynamic = ({0: torch.export.Dim("n", min=1, max=16)},)
+    casting = ingot.cast(Tokens().eval(), batches[0], target="xnnpack", calibration=batches, dynamic_shapes=dynamic)
+    assert len(casting.delegates) == 1
+    assert isinstance(casting.io.inputs[0].shape[0], str)
+    check = ingot.verify(casting, [(torch.randn(16, 8),), (torch.randn(1, 8),)])
+    assert check.passed
+    assert check.outputs[0].faithful_db > 100
+
+
 class Joined(nn.Module):
     """Three branches of very different range, joined in a given order."""
 

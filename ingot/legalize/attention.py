@@ -1,7 +1,7 @@
 """scaled_dot_product_attention(q, k, v, mask) -> softmax(q * scale @ k.T + mask) @ v
 
-A mask of booleans made at run time becomes (float(mask) - 1) * 1e9, once for all layers that read it; rows with every key
-masked are zero in eager, so the result is multiplied by float(any(mask)).
+A mask of booleans made at run time becomes (float(mask) - 1) * 1e9, once for all layers that read it; rows with every
+key masked are zero in eager, so the result is multiplied by float(any(mask)).
 """
 
 from __future__ import annotations
