@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -64,7 +65,7 @@ def capture(model: Any, example_inputs: Any, *, dynamic_shapes: Any = None) -> P
     module = _flat_module(functional)
     passes = normalize.run(module, flat)
     state = {name: module.get_buffer(name).detach().clone() for name in _mutated(module)}
-    return Program(
+    program = Program(
         module=module,
         reference=reference,
         example_inputs=flat,
@@ -75,6 +76,8 @@ def capture(model: Any, example_inputs: Any, *, dynamic_shapes: Any = None) -> P
         notes=tuple(notes),
         passes=passes,
     )
+    program.flatten(inputs)  # an exported program brings its own examples: do these fit them?
+    return program
 
 
 def as_tuple(inputs: Any) -> tuple[Any, ...]:
@@ -97,7 +100,8 @@ def _export(model: Any, inputs: tuple[Any, ...], dynamic_shapes: Any) -> tuple[E
     with _eval_mode(model), torch.no_grad():
         _try_eager(model, inputs)
         try:
-            return torch.export.export(model, inputs, dynamic_shapes=dynamic_shapes, strict=False), notes
+            with redirect_stderr(io.StringIO()):  # where torch prints the graph that it could not finish
+                return torch.export.export(model, inputs, dynamic_shapes=dynamic_shapes, strict=False), notes
         except Exception as e:
             raise CaptureError(
                 "the model does not export",

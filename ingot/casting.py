@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -126,7 +126,9 @@ class Casting:
 def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A binary file that replaces `path` only when everything was written."""
     target = Path(path)
-    temp = None
+    if target.exists() and not target.is_file():
+        raise ArtefactError(f"could not write {target}", why="a file would replace what is there", hint="name a file")
+    temp, made = None, [p for p in target.parents if not p.exists()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as f:
@@ -140,3 +142,6 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     finally:
         if temp is not None:
             temp.unlink(missing_ok=True)
+        for folder in made:
+            with suppress(OSError):  # not empty: it was needed
+                folder.rmdir()

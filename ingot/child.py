@@ -83,13 +83,20 @@ class _Worker:
         self, pte: bytes, batches: Sequence[tuple[Any, ...]], timeout: float, fresh: bool, method: str
     ) -> list[list[Tensor]]:
         os.truncate(self.log, 0)
-        program = self.folder / "program.pte"
-        program.unlink(missing_ok=True)  # never written into: the worker may have the old one mapped
-        program.write_bytes(pte)
-        for i, batch in enumerate(batches):
-            torch.save([_portable(x) for x in batch], self.folder / f"in{i}.pt")
+        self._hand_over(pte, batches)
         self._ask({"batches": len(batches), "fresh": fresh, "method": method, "seconds": math.ceil(timeout) + GRACE})
         return [self._outputs(i, timeout) for i in range(len(batches))]
+
+    def _hand_over(self, pte: bytes, batches: Sequence[tuple[Any, ...]]) -> None:
+        program = self.folder / "program.pte"
+        program.unlink(missing_ok=True)  # never written into: the worker may have the old one mapped
+        try:
+            program.write_bytes(pte)
+            for i, batch in enumerate(batches):
+                torch.save([_portable(x) for x in batch], self.folder / f"in{i}.pt")
+        except (OSError, RuntimeError) as e:  # torch.save tells of a full disk with the latter
+            hint = f"free some space in {self.folder.parent}, or name another folder in TMPDIR"
+            raise ArtefactError("could not hand the program to the runtime", why=str(e), hint=hint) from e
 
     def _ask(self, request: dict[str, Any]) -> None:
         try:

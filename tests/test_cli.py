@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import subprocess
 import sys
 import time
@@ -251,7 +252,7 @@ def test_bug_shows_a_traceback_only_when_asked(
 
 # Bad input
 
-BAD = """
+BAD_NET = """
 import torch
 from torch import nn
 
@@ -315,15 +316,15 @@ def refused(args: list[str], code: int, folder: Path, capsys: Any) -> dict[str, 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_bad_models_and_batches(tmp_path: Path, capsys: Any, name: str) -> None:
-    (tmp_path / "bad.py").write_text(BAD)
+    (tmp_path / "bad.py").write_text(BAD_NET)
     args = ["cast", f"{tmp_path / 'bad.py'}:{name}", "--target", "xnnpack", "-o", str(tmp_path / "out")]
     told = refused(args, 2, tmp_path, capsys)
     what, why = FUNCTIONS[name]
     assert what in told["what"]
     assert why in told["why"]
-    if name in ("branches", "raises"):
-        line = next(i for i, text in enumerate(BAD.splitlines(), 1) if "x.sum()" in text or "1 / 0" in text)
-        line = line if name == "branches" else len(BAD.splitlines())
+    mark = {"branches": "x.sum()", "raises": "1 / 0"}.get(name)
+    if mark:
+        line = next(i for i, text in enumerate(BAD_NET.splitlines(), 1) if mark in text)
         assert told["where"].endswith(f"bad.py:{line}")
 
 
@@ -366,7 +367,7 @@ def test_missing_package(command: list[str], tmp_path: Path, capsys: Any, monkey
     assert f"executorch is missing: {told['hint']}" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("pte", [b"", bytes(range(100))])
+@pytest.mark.parametrize("pte", [b"", b"no program" * 20], ids=["empty", "garbage"])
 def test_corrupted_artefact(
     command: list[str], tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, pte: bytes
 ) -> None:
@@ -386,23 +387,27 @@ def test_unwritable_folder_is_refused_before_any_work(
     assert asked == {}
 
 
-@pytest.mark.parametrize("several", [False, True])
+@pytest.mark.parametrize("more", [[], ["--target", "vgf"]])
 def test_full_disk(
-    command: list[str], asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, several: bool
+    command: list[str], asked: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: list[str]
 ) -> None:
+    out, before = io.StringIO(), snapshot(tmp_path)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    args = [*command, "--json", *(["--target", "vgf"] if several else [])]
-    before = snapshot(tmp_path)
-    assert on_a_full_disk(lambda: (main(args), sys.stderr.getvalue())) == (4, "")  # type: ignore[attr-defined]
+    monkeypatch.setattr(sys, "stdout", out)
+    code, shown = on_a_full_disk(lambda: (main([*command, *more, "--json"]), out.getvalue()))
+    told = json.loads(shown)["error"]
+    assert (code, told["type"], told["why"]) == (4, "ArtefactError", "File too large")
+    assert told["hint"]
     assert snapshot(tmp_path) == before
 
 
 def test_full_stdout(plans: tuple[str, str]) -> None:
-    command = [sys.executable, "-m", "ingot.cli", "diff", *plans]
+    start = "import sys; from ingot.cli import main; sys.exit(main())"
     with open("/dev/full", "w") as full:
+        command = [sys.executable, "-c", start, "diff", *plans]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
     assert done.returncode == 4
-    assert done.stderr.startswith("ingot: could not write the answer to stdout · why: [Errno 28] No space left")
+    assert done.stderr.startswith("ingot: could not write the answer to stdout · why: No space left on device · try: ")
     assert done.stderr.count("\n") == 1
 
 
@@ -414,6 +419,19 @@ def plans(tmp_path: Path) -> tuple[str, str]:
     (tmp_path / "a.json").write_text(plan(0.5).to_json())
     (tmp_path / "plan.json").write_text(plan(0.25).to_json())
     return str(tmp_path / "a.json"), str(tmp_path)
+
+
+def test_plan_is_printed_even_when_quiet_and_replaces_no_device(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    for name, made in (("capture", None), ("record", None), ("plan", plan())):
+        monkeypatch.setattr(api, name, lambda *a, made=made, **k: made)
+    args = ["plan", *command[1:6], "--quiet"]
+    assert main(args) == 0
+    assert Plan.from_json(capsys.readouterr().out) == plan()
+    os.mkfifo(tmp_path / "pipe")
+    assert main([*args, "-o", str(tmp_path / "pipe")]) == 2
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_why(plans: tuple[str, str], capsys: Any) -> None:

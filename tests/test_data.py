@@ -235,6 +235,16 @@ def test_floats_follow_the_example(tmp_path: Path, dtype: torch.dtype) -> None:
     assert batch[0].dtype == dtype
 
 
+def test_arrays_of_another_byte_order(tmp_path: Path) -> None:
+    batch = next(iter(load_calibration(npz(tmp_path, x=np.ones((2, 3), ">f4")), (X,))))
+    assert batch[0].sum().item() == 6
+
+
+def test_arrays_of_no_numbers_without_an_example(tmp_path: Path) -> None:
+    with refused("wrong dtype", "<U1", where="data.npz"):
+        load_calibration(npz(tmp_path, x=np.array(["a", "b"])), None)
+
+
 @pytest.mark.parametrize(
     ("arrays", "example", "what", "why"),
     [

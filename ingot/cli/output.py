@@ -25,13 +25,16 @@ def say(code: int, data: dict[str, Any], text: str, as_json: bool) -> int:
     except OSError as e:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  or Python tries again at exit
         hint = "is the disk full, or the reader of the pipe gone?"
-        raise ArtefactError("could not write the answer to stdout", why=str(e), hint=hint) from e
+        told = ArtefactError("could not write the answer to stdout", why=e.strerror, hint=hint)
+        print(f"ingot: {told}", file=sys.stderr)
+        return BROKEN
     return code
 
 
 def fail(code: int, data: dict[str, Any], text: str, as_json: bool) -> int:
     print(f"ingot: {text}", file=sys.stderr)
-    return say(code, {"error": {**data, "exit": code}}, "", as_json)
+    say(code, {"error": {**data, "exit": code}}, "", as_json)
+    return code
 
 
 def refuse(error: IngotError, as_json: bool) -> int:
