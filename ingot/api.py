@@ -62,11 +62,21 @@ def _cast_for(
         made = plan(program, ranges, target, recipe=recipe)
     casting = _lower(program, made, recipe, steps)
     with steps("verify"):
-        check = verify(casting, kept)
+        check = _verify_or_keep(casting, kept, on_mismatch)
     done = casting.checked(check, steps.seconds)
     if not check.passed and on_mismatch == "raise":
         raise _mismatch(done)
     return done
+
+
+def _verify_or_keep(casting: Casting, kept: list[Batch], on_mismatch: str) -> Check:
+    """With on_mismatch='keep' an artefact that does not even run is handed over too, marked as failed."""
+    try:
+        return verify(casting, kept)
+    except ArtefactError as e:
+        if on_mismatch == "raise":
+            raise
+        return Check(casting.evidence.target.executed_on, 0, (), passed=False, culprit=str(e))
 
 
 def capture(model: Any, example_inputs: Any, *, dynamic_shapes: Any = None) -> Program:
@@ -75,16 +85,16 @@ def capture(model: Any, example_inputs: Any, *, dynamic_shapes: Any = None) -> P
 
 
 def record(program: Program, batches: Iterable[Any], *, on_batch: Callable[[int], None] | None = None) -> Ranges:
-    """One float run over the batches: statistics per value, for every target and precision."""
+    """One float run over the batches: statistics per value, for every target and precision.
 
-    def reset() -> None:
-        restore_state(program.module, program.state)
-
+    A program with state (a cache, a hidden state) sees the batches as a sequence, from the initial state on.
+    """
+    restore_state(program.module, program.state)
     flat = (program.flatten(b) for b in batches)
     try:
-        return record_module(program.module, flat, fingerprint=program.fingerprint, on_batch=on_batch, reset=reset)
+        return record_module(program.module, flat, fingerprint=program.fingerprint, on_batch=on_batch)
     finally:
-        reset()
+        restore_state(program.module, program.state)
 
 
 def plan(program: Program, ranges: Ranges, target: str, *, recipe: Any = None) -> Plan:

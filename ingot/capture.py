@@ -13,12 +13,16 @@ from typing import Any
 
 import torch
 from torch.export import Dim, ExportedProgram
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 from torch.utils import _pytree as pytree
+from torch.utils._sympy.numbers import int_oo
 
 from ingot import normalize
 from ingot.errors import CaptureError, InputError
-from ingot.graph import output_nodes
+from ingot.graph import calls, constant_of, is_state, output_nodes, source_of
+from ingot.inputs import as_tuple, flat_inputs, laid_out
+from ingot.semantics import effect_of
+from ingot.semantics.weights import is_random
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +32,7 @@ class Program:
     module: GraphModule  # normal form: flat inputs, flat outputs, functional but for the final buffer updates
     reference: GraphModule  # as exported, before any pass of ours: what "the float model" means
     example_inputs: tuple[torch.Tensor, ...]  # flat
-    in_spec: pytree.TreeSpec
+    in_places: tuple[str, ...]  # where each flat input stands in the user's batch
     out_spec: pytree.TreeSpec
     dynamic_shapes: tuple[Any, ...] | None  # per flat input, for exporting again
     state: dict[str, torch.Tensor] = field(default_factory=dict)  # mutable buffers and their initial values
@@ -38,8 +42,11 @@ class Program:
     @property
     def fingerprint(self) -> str:
         """Names the graph: records and plans made for another one are refused."""
-        text = "\n".join(f"{n.name} {n.target} {n.args}" for n in self.module.graph.nodes)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        digest = hashlib.sha256()
+        for n in self.module.graph.nodes:
+            digest.update(f"{n.name} {n.target} {n.args} {n.kwargs}\n".encode())
+            digest.update(_sample(constant_of(n)))
+        return digest.hexdigest()[:16]
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -54,22 +61,32 @@ class Program:
         return flat_inputs(self, inputs)
 
 
+def _sample(tensor: torch.Tensor | None) -> bytes:
+    """A few thousand bytes of a constant, spread over it: another checkpoint differs in some of them."""
+    if tensor is None or not tensor.numel():
+        return b""
+    raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return bytes(raw[:: max(1, raw.numel() // 4096) | 1].tolist())
+
+
 def capture(model: Any, example_inputs: Any, *, dynamic_shapes: Any = None) -> Program:
     """Export `model` and bring it into normal form; every pass is checked on the example inputs."""
-    inputs = pytree.tree_map_only(torch.Tensor, plain_strides, as_tuple(example_inputs))
+    inputs = pytree.tree_map_only(torch.Tensor, lambda x: laid_out(x, x), as_tuple(example_inputs))
     exported, notes = _export(model, inputs, dynamic_shapes)
     _refuse_control_flow(exported)
     reference = _flat_module(exported)
     flat = tuple(pytree.tree_leaves(exported.example_inputs or (inputs, {})))
     functional = _functional(exported)
+    _refuse_writes(functional)
     module = _flat_module(functional)
+    _refuse_training(module)
     passes = normalize.run(module, flat)
     state = {name: module.get_buffer(name).detach().clone() for name in _mutated(module)}
     program = Program(
         module=module,
         reference=reference,
         example_inputs=flat,
-        in_spec=pytree.tree_structure((inputs, {})),
+        in_places=_places(exported, inputs),
         out_spec=exported.call_spec.out_spec,  # type: ignore[arg-type]
         dynamic_shapes=_dynamic_shapes(functional),
         state=state,
@@ -80,15 +97,9 @@ def capture(model: Any, example_inputs: Any, *, dynamic_shapes: Any = None) -> P
     return program
 
 
-def as_tuple(inputs: Any) -> tuple[Any, ...]:
-    """A batch as a tuple: a bare tensor is a batch of one input."""
-    if isinstance(inputs, torch.Tensor):
-        return (inputs,)
-    if isinstance(inputs, (tuple, list)):
-        return tuple(inputs)
-    raise InputError(
-        f"inputs must be a tuple of tensors, not {type(inputs).__name__}", hint="pass (x,) for a model with one input"
-    )
+def _places(exported: ExportedProgram, inputs: tuple[Any, ...]) -> tuple[str, ...]:
+    given: Any = exported.example_inputs or (inputs, {})
+    return tuple(pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(given)[0])
 
 
 def _export(model: Any, inputs: tuple[Any, ...], dynamic_shapes: Any) -> tuple[ExportedProgram, list[str]]:
@@ -125,7 +136,7 @@ def _try_eager(model: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
         ) from e
     finally:
         for k, v in model.named_buffers():
-            if k in before:
+            if k in before and v.shape == before[k].shape:
                 v.copy_(before[k])
 
 
@@ -164,14 +175,16 @@ def _flat_module(exported: ExportedProgram) -> GraphModule:
 
 def _own_state(module: GraphModule) -> None:
     """Mutable buffers of our own: running the program must not write into the user's model."""
-    for name in _mutated(module):
+    written = set(_mutated(module))
+    for node in module.graph.nodes:
+        if node.op == "get_attr" and node.target in written:
+            node.meta["ingot_state"] = True
+    for name in written:
         owner, _, leaf = name.rpartition(".")
         module.get_submodule(owner).register_buffer(leaf, module.get_buffer(name).detach().clone())
 
 
 def _refuse_control_flow(exported: ExportedProgram) -> None:
-    from ingot.graph import source_of
-
     for node in exported.graph.nodes:
         name = getattr(node.target, "_name", "") if node.op == "call_function" else ""
         if isinstance(node.target, torch._ops.HigherOrderOperator) and "grad" not in name and "autocast" not in name:
@@ -180,6 +193,36 @@ def _refuse_control_flow(exported: ExportedProgram) -> None:
                 where=source_of(node),
                 why="control flow is not entered yet: only the branch that a batch takes would be recorded",
                 hint="compute both branches and choose with torch.where, or cast each branch as a model of its own",
+            )
+
+
+def _differs(node: Node) -> bool:
+    """Two runs give two results; attention and dropout in eval can draw numbers too, but do not."""
+    return not node.all_input_nodes or effect_of(node).reason.startswith("random")
+
+
+def _refuse_writes(functional: ExportedProgram) -> None:
+    written = list(functional.graph_signature.user_inputs_to_mutate.values())
+    if written:
+        raise CaptureError(
+            f"the model writes into its input '{written[0]}'",
+            why="an artefact has inputs of its own; what is written there reaches nobody",
+            hint="work on a copy: x = x.clone()",
+        )
+
+
+def _refuse_training(module: GraphModule) -> None:
+    for node in calls(module):
+        if is_random(node) and _differs(node):
+            raise CaptureError(
+                f"the model draws random numbers ({node.target})",
+                where=source_of(node),
+                why="there is no right answer to compare the artefact with",
+                hint="export in eval mode, or make the noise an input",
+            )
+        if "batch_norm" in str(node.target) and any(n.op == "get_attr" and is_state(n) for n in node.all_input_nodes):
+            raise CaptureError(
+                "a batch norm is in training mode", where=source_of(node), hint="export the model in eval mode"
             )
 
 
@@ -211,47 +254,7 @@ def _dim(size: Any, exported: ExportedProgram) -> Any:
     if limits is None:
         return Dim.DYNAMIC
     low, high = int(limits.lower), limits.upper
-    return Dim.DYNAMIC(min=low, max=int(high)) if high.is_finite else Dim.DYNAMIC(min=low)
-
-
-def flat_inputs(program: Program, batch: Any) -> tuple[torch.Tensor, ...]:
-    got = pytree.tree_leaves((as_tuple(batch), {}))
-    want = program.example_inputs
-    if len(got) != len(want):
-        raise InputError(
-            f"the model takes {len(want)} inputs, the batch has {len(got)}",
-            why=f"inputs are {', '.join(program.input_names)}",
-            hint="give each batch as a tuple with one entry per input",
-        )
-    for i, (g, w) in enumerate(zip(got, want, strict=True)):
-        _check_input(program, i, g, w)
-    return tuple(plain_strides(g) if isinstance(g, torch.Tensor) else g for g in got)
-
-
-def plain_strides(x: torch.Tensor) -> torch.Tensor:
-    """With one channel (or pixel) every layout is the same memory; the runtime wants the plain strides for it."""
-    plain = torch.empty(x.shape, device="meta").stride()
-    return x.as_strided(x.shape, plain) if x.is_contiguous() and x.stride() != plain else x
-
-
-def _check_input(program: Program, i: int, got: Any, want: Any) -> None:
-    if not isinstance(want, torch.Tensor):
-        return
-    name = program.input_names[i]
-    if not isinstance(got, torch.Tensor):
-        raise InputError(f"input {i} ({name}) must be a tensor, got {type(got).__name__}")
-    if got.dtype != want.dtype:
-        raise InputError(f"input {i} ({name}) must be {want.dtype}, got {got.dtype}", hint=f"x.to({want.dtype})")
-    free = set((program.dynamic_shapes or ())[i] or {}) if program.dynamic_shapes else set()
-    same = got.dim() == want.dim() and all(
-        d in free or g == w for d, (g, w) in enumerate(zip(got.shape, want.shape, strict=True))
-    )
-    if not same:
-        raise InputError(
-            f"input {i} ({name}) must have shape {tuple(want.shape)}, got {tuple(got.shape)}",
-            why="the program is exported for that shape",
-            hint="give dynamic_shapes to capture() if this dimension varies",
-        )
+    return Dim.DYNAMIC(min=low) if high == int_oo else Dim.DYNAMIC(min=low, max=int(high))
 
 
 def user_frame(error: BaseException) -> str | None:

@@ -39,6 +39,11 @@ def is_float(node: Node) -> bool:
     return isinstance(val, torch.Tensor) and val.dtype.is_floating_point
 
 
+def value_name(node: Node) -> str:
+    """What the value was recorded as: a node that a rewrite put in the place of another keeps its identity."""
+    return str(node.meta.get("ingot_value", node.name))
+
+
 def attribute(module: torch.nn.Module, path: str) -> Any:
     for part in path.split("."):
         module = getattr(module, part)
@@ -46,11 +51,16 @@ def attribute(module: torch.nn.Module, path: str) -> Any:
 
 
 def constant_of(node: Node) -> torch.Tensor | None:
-    """The tensor behind a get_attr node, else None."""
-    if node.op != "get_attr" or node.graph.owning_module is None:
+    """The tensor behind a get_attr node, else None. State, which the program writes, is no constant."""
+    if node.op != "get_attr" or node.graph.owning_module is None or is_state(node):
         return None
     found = attribute(node.graph.owning_module, str(node.target))
     return found if isinstance(found, torch.Tensor) else None
+
+
+def is_state(node: Node) -> bool:
+    """A buffer that the program itself updates (marked at capture)."""
+    return bool(node.meta.get("ingot_state"))
 
 
 def add_constant(module: GraphModule, tensor: torch.Tensor, hint: str, like: Node) -> Node:

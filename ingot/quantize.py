@@ -136,15 +136,17 @@ def audit(converted: GraphModule, module: GraphModule, plan: Plan) -> None:
             continue
         if node.name not in made:
             raise _not_the_plan(Slot(node.name), "the op is gone", node)
-        for i, (operand, found) in enumerate(zip(operands(node), operands(made[node.name]), strict=True)):
-            _compare(Slot(node.name, i), operand, _roundings(found), plan, node)
+        for i, (operand, found) in enumerate(zip(operands(node), operands(made[node.name]), strict=False)):
+            _compare(Slot(node.name, i), operand, *_roundings(found), plan, node)
 
 
-def _compare(slot: Slot, operand: Node, found: list[Storage], plan: Plan, node: Node) -> None:
+def _compare(slot: Slot, operand: Node, found: list[Storage], start: Node, plan: Plan, node: Node) -> None:
     stored, read = plan.storage(operand.name), plan.storage(slot.node, slot.operand)
     planned = [s for s in (stored, read if read != stored else None) if s is not None]
     if found != planned:
         raise _not_the_plan(slot, f"planned {_text(planned)}, found {_text(found)}", node)
+    if start.name != operand.name and not (start.op == "get_attr" and constant_of(operand) is not None):
+        raise _not_the_plan(slot, f"it should read {operand.name} and reads {start.name}", node)
 
 
 def _text(roundings: list[Storage]) -> str:
@@ -160,17 +162,17 @@ def _not_the_plan(slot: Slot, problem: str, node: Node) -> PlanError:
     )
 
 
-def _roundings(node: Node) -> list[Storage]:
-    """The quantize-dequantize pairs on the way from where a value is made to here, first to last."""
+def _roundings(node: Node) -> tuple[list[Storage], Node]:
+    """The quantize-dequantize pairs on the way from where a value is made to here, first to last; and that place."""
     found: list[Storage] = []
     while _is(node, "dequantize_per_tensor") or _is(node, "dequantize_per_channel"):
         found.insert(0, _parameters(node))
         node = operands(node)[0]
         if _is(node, "quantize_per_tensor") or _is(node, "quantize_per_channel"):
             if _parameters(node) != found[0]:
-                return [*found, _parameters(node)]
+                return [*found, _parameters(node)], node
             node = operands(node)[0]
-    return found
+    return found, node
 
 
 def _is(node: Node, name: str) -> bool:

@@ -27,6 +27,10 @@ class Recipe:
     # Rewriting rules that must not be used, by name.
     without_rules: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        if self.verify_batches < 1:
+            raise InputError("verify_batches must be at least 1", why="an artefact that was not run is not handed over")
+
 
 def recipe_from(value: Any) -> Recipe:
     """A Recipe from itself, None, a mapping, or a TOML file."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
+from typing import Any
 
 import torch
 from torch.fx import GraphModule
@@ -12,6 +13,7 @@ from torch.fx import GraphModule
 from ingot.capture import Program, restore_state
 from ingot.casting import Check, OutputCheck
 from ingot.compare import Comparison, measure
+from ingot.errors import InputError
 from ingot.localize import culprit_of
 from ingot.recipe import Recipe
 from ingot.targets.base import Target
@@ -34,7 +36,10 @@ def verify_artefact(pte: bytes, evidence: Evidence, batches: Iterable[tuple[torc
     """Execute `pte` on the batches, up to the recipe's number, and judge every output."""
     recipe, program = evidence.recipe, evidence.program
     chosen = list(islice(batches, recipe.verify_batches))
-    artefact = evidence.target.run(pte, chosen, timeout=recipe.run_timeout, fresh=bool(program.state))
+    if not chosen:
+        raise InputError("no batches to verify with", hint="give at least one input tuple")
+    # Where the program has state the batches are a sequence: each starts from what the one before left.
+    artefact = [tensors_of(o) for o in evidence.target.run(pte, chosen, timeout=recipe.run_timeout, fresh=False)]
     reference = run_graph(program.reference, chosen, program.state)
     quantized = run_graph(evidence.quantized, chosen, program.state)
     outputs = tuple(_judge(i, program, recipe, reference, quantized, artefact) for i in range(len(reference[0])))
@@ -46,14 +51,17 @@ def verify_artefact(pte: bytes, evidence: Evidence, batches: Iterable[tuple[torc
 def run_graph(
     module: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], state: dict[str, torch.Tensor]
 ) -> list[list[torch.Tensor]]:
-    """The graph in eager torch, each batch from the initial state."""
-    results = []
+    """The graph in eager torch, the batches in sequence from the initial state."""
+    restore_state(module, state)
     with torch.no_grad():
-        for batch in batches:
-            restore_state(module, state)
-            results.append([o for o in torch.utils._pytree.tree_leaves(module(*batch)) if isinstance(o, torch.Tensor)])
+        results = [[t.clone() for t in tensors_of(module(*batch))] for batch in batches]  # a buffer may be returned
     restore_state(module, state)
     return results
+
+
+def tensors_of(outputs: Any) -> list[torch.Tensor]:
+    """What can be compared: a returned None or python number is left out."""
+    return [o for o in torch.utils._pytree.tree_leaves(outputs) if isinstance(o, torch.Tensor)]
 
 
 Runs = list[list[torch.Tensor]]  # per batch, per output

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from torch.fx import GraphModule
+
 from ingot.capture import Program
-from ingot.errors import InputError, nearest
+from ingot.errors import CaptureError, InputError, nearest
 from ingot.legalize import attention, depth_pool, layer_norm, means, products, scalars, scatter, softplus
 from ingot.legalize.rule import Rule
 from ingot.normalize import check_equal, settle
@@ -41,14 +43,28 @@ def _legalized(program: Program, _target: str, without: tuple[str, ...], rules: 
     for name in without:
         if name not in {r.name for r in rules}:
             raise InputError(f"no rewriting rule '{name}'", hint=nearest(name, [r.name for r in rules]))
-    module = copy.deepcopy(
-        program.module, {id(t): t for t in (*program.module.parameters(), *program.module.buffers())}
-    )
-    rewrites: list[str] = []
+    module, rewrites = _copy(program.module), list[str]()
     for rule in rules:
         if rule.name not in without:
-            rewrites += [f"{rule.name}: {place}" for place in rule.apply(module)]
-    if rewrites:
-        settle(module)
-        check_equal("legalize", program.module, module, program.example_inputs)
+            module, used = _applied(rule, module, program)
+            rewrites += used
     return Legal(replace(program, module=module), tuple(rewrites))
+
+
+def _applied(rule: Rule, module: GraphModule, program: Program) -> tuple[GraphModule, list[str]]:
+    """The module after the rule; as it was, with a word, where the rule would move the numbers."""
+    changed = _copy(module)
+    places = rule.apply(changed)
+    if not places:
+        return module, []
+    try:
+        settle(changed)
+        check_equal(rule.name, module, changed, program.example_inputs)
+    except CaptureError as e:
+        return module, [f"{rule.name}: not used, {e.what}"]
+    return changed, [f"{rule.name}: {place}" for place in places]
+
+
+def _copy(module: GraphModule) -> GraphModule:
+    """Nodes are new, tensors are shared."""
+    return copy.deepcopy(module, {id(t): t for t in (*module.parameters(), *module.buffers())})

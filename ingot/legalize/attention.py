@@ -1,7 +1,7 @@
 """scaled_dot_product_attention(q, k, v, mask) -> softmax(q * scale @ k.T + mask) @ v
 
-A mask of booleans made at run time becomes (float(mask) - 1) * 1e9, once for all layers that read it; rows with every
-key masked are zero in eager, so the result is multiplied by float(any(mask)).
+A mask of booleans made at run time becomes (float(mask) - 1) * 1e9, one of floats max(mask, -1e9), once for all layers
+that read it; rows with every key masked are zero in eager, so the result is multiplied by float(any key is not masked).
 """
 
 from __future__ import annotations
@@ -57,9 +57,11 @@ def _bias(node: Node, mask: Any, causal: bool) -> Any:
         return _constant(node, constant) if bool(constant.any(-1).all()) else None
     if constant is not None:
         return _finite(node, constant) if bool((constant > NEVER).any(-1).all()) else None
-    if mask is not None and value_of(mask).dtype == torch.bool:
+    if mask is None:
+        return None
+    if value_of(mask).dtype == torch.bool:
         return _once(mask, "ingot_bias", lambda at: _from_booleans(at, mask, value_of(node).dtype))
-    return mask if mask is not None and value_of(mask).dtype == value_of(node).dtype else None
+    return _once(mask, "ingot_bias", lambda at: call(at, aten.clamp.default, mask, NEVER))
 
 
 def _from_booleans(at: Node, mask: Node, dtype: torch.dtype) -> Node:
@@ -68,11 +70,15 @@ def _from_booleans(at: Node, mask: Node, dtype: torch.dtype) -> Node:
 
 
 def _some_key(node: Node, mask: Any) -> Node | None:
-    """1.0 for rows with a key to attend to, 0.0 for the others; only a mask of booleans made at run time needs it."""
-    if mask is None or constant_of(mask) is not None or value_of(mask).dtype != torch.bool:
+    """1.0 for rows with a key to attend to, 0.0 for the others; only a mask made at run time needs it."""
+    if mask is None or constant_of(mask) is not None:
         return None
-    dtype = value_of(node).dtype
-    return _once(mask, "ingot_some", lambda at: _as_float(at, call(at, aten.any.dim, mask, -1, True), dtype))
+    return _once(mask, "ingot_some", lambda at: _seen(at, mask, value_of(node).dtype))
+
+
+def _seen(at: Node, mask: Node, dtype: torch.dtype) -> Node:
+    allowed = mask if value_of(mask).dtype == torch.bool else call(at, aten.gt.Scalar, mask, NEVER)
+    return _as_float(at, call(at, aten.any.dim, allowed, -1, True), dtype)
 
 
 def _as_float(at: Node, mask: Node, dtype: torch.dtype) -> Node:

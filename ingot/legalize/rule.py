@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch.fx import GraphModule, Node
 
-from ingot.graph import calls, source_of
+from ingot.graph import calls, source_of, value_name, value_of
 
 
 @dataclass(frozen=True)
@@ -21,15 +22,21 @@ class Rule:
         """Rewrite everywhere; the places, in the user's terms."""
         places = []
         for node in calls(module):
-            new = self.rewrite(node)
+            new = self.rewrite(node) if _is_float32(node) else None
             if new is not None:
                 places.append(f"{node.name} ({source_of(node)})")
                 _take_place(node, new)
         return places
 
 
+def _is_float32(node: Node) -> bool:
+    """Rules are written and checked for float32; elsewhere their order of rounding could show."""
+    val = value_of(node)
+    return isinstance(val, torch.Tensor) and val.dtype == torch.float32
+
+
 def _take_place(node: Node, new: Node) -> None:
     """The value keeps its identity: what was recorded under the old name holds for the new node."""
-    new.meta["ingot_value"] = node.meta.get("ingot_value", node.name)
+    new.meta["ingot_value"] = value_name(node)
     node.replace_all_uses_with(new)
     node.graph.erase_node(node)

@@ -16,11 +16,10 @@ def rewrite(node: Node) -> Node | None:
     if at is None or not is_float(node) or node.kwargs:
         return None
     number: Any = node.args[at]
-    tensor = torch.full((1,) * max(1, value_of(node).dim()), float(number), dtype=value_of(node).dtype)
+    tensor = torch.full((1,) * value_of(node).dim(), float(number), dtype=value_of(node).dtype)
     args = list(node.args)
     args[at] = add_constant(node.graph.owning_module, tensor, f"{node.name}_number", node)  # type: ignore[arg-type]
-    new = call(node, node.target, *args)  # type: ignore[arg-type]
-    return new if value_of(new).shape == value_of(node).shape else None
+    return call(node, node.target, *args)  # type: ignore[arg-type]
 
 
 def _scalar_in_place_of_tensor(node: Node) -> int | None:

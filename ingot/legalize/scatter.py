@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ingot.graph import add_constant, call, constant_of, has_symbols, value_of
+from ingot.graph import add_constant, call, constant_of, has_symbols, is_state, value_of
 from ingot.legalize.rule import Rule
 
 aten = torch.ops.aten
@@ -38,7 +38,7 @@ def _clamped(index: int, size: int) -> int:
 
 def _writes_state(node: Node) -> bool:
     """A cache update is left as it is: it ends in a write to the buffer, not in a value."""
-    return constant_of(node.args[0]) is not None and any(u.target is aten.copy_.default for u in node.users)  # type: ignore[arg-type]
+    return is_state(node.args[0]) and any(u.target is aten.copy_.default for u in node.users)  # type: ignore[arg-type]
 
 
 def _piece(before: Node, x: Any, dim: int, start: int, end: int) -> Node | None:

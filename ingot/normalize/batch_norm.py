@@ -65,6 +65,11 @@ def _absorbs(node: Any) -> bool:
     if not isinstance(node, Node) or weight_axis(node) is None:
         return False
     bias = node.args[2] if len(node.args) > 2 else None
+    weight: Any = node.args[1]
+    if (
+        value_of(node).dim() != value_of(weight).dim()
+    ):  # channels are axis 1 of the norm: a linear over tokens has them last
+        return False
     return constant_of(node.args[1]) is not None and (bias is None or constant_of(bias) is not None)  # type: ignore[arg-type]
 
 

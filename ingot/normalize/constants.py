@@ -17,10 +17,9 @@ MOST_ELEMENTS = 1 << 24
 
 def fold_constants(module: GraphModule) -> int:
     """f(constants) -> constant. Factories, tied or parametrised weights, expanded tokens, masks, position tables."""
-    written = {n.args[0] for n in calls(module) if n.target is torch.ops.aten.copy_.default}
     known: dict[Node, Any] = {}
     for node in calls(module):
-        if _foldable(node, known, written):
+        if _foldable(node, known):
             known[node] = _evaluate(node, known)
     kept = [n for n in known if isinstance(known[n], torch.Tensor) and any(u not in known for u in n.users)]
     for node in kept:
@@ -28,10 +27,10 @@ def fold_constants(module: GraphModule) -> int:
     return len(kept)
 
 
-def _foldable(node: Node, known: dict[Node, Any], written: set[Any]) -> bool:
+def _foldable(node: Node, known: dict[Node, Any]) -> bool:
     if node.target is torch.ops.aten.copy_.default or is_random(node) or _size(node) > MOST_ELEMENTS:
         return False
-    given = all(n in known or (n not in written and constant_of(n) is not None) for n in node.all_input_nodes)
+    given = all(n in known or constant_of(n) is not None for n in node.all_input_nodes)
     return given or _ignores_operands(node)
 
 
@@ -71,14 +70,10 @@ def one_constant_per_use(module: GraphModule) -> int:
 
 def _split(module: GraphModule, node: Node) -> int:
     users = list(node.users)
-    if len(users) < 2 or constant_of(node) is None or _is_state(node):
+    if len(users) < 2 or constant_of(node) is None:
         return 0
     for user in users[1:]:
         copy = add_constant(module, attribute(module, str(node.target)), str(node.target), node)
         copy.meta["val"] = node.meta.get("val", copy.meta["val"])
         user.replace_input_with(node, copy)
     return len(users) - 1
-
-
-def _is_state(node: Node) -> bool:
-    return any(u.target is torch.ops.aten.copy_.default and u.args[0] is node for u in node.users)

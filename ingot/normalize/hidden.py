@@ -18,7 +18,7 @@ def decompositions(graph: Graph) -> dict[Any, Decomposition]:
     nodes = {n.target: n for n in graph.nodes if n.op == "call_function"}
     movers = _core_decompositions()
     opened = {op: movers[op] for op, n in nodes.items() if op in movers and _only_moves(n)}
-    return opened | {op: _decomposition(op) for op in nodes if _takes_params(op)}
+    return opened | {op: _decomposition(op) for op in nodes if _hides(op)}
 
 
 def _only_moves(node: Node) -> bool:
@@ -30,11 +30,13 @@ def _core_decompositions() -> dict[Any, Decomposition]:
     return dict(torch._decomp.core_aten_decompositions().items())
 
 
-def _takes_params(op: Any) -> bool:
-    """Recurrent layers take a list of weights, `Tensor[] params`; no other kind of op does."""
+def _hides(op: Any) -> bool:
+    """Recurrent layers take a list of weights, their cells `w_ih`; a convolution with padding in words hides a pad."""
     schema = getattr(op, "_schema", None)
-    return schema is not None and any(a.name == "params" and "List[Tensor]" in str(a.type) for a in schema.arguments)
+    arguments = {a.name: str(a.type) for a in schema.arguments} if schema else {}
+    return arguments.get("params") == "List[Tensor]" or "w_ih" in arguments or arguments.get("padding") == "str"
 
 
 def _decomposition(op: Any) -> Decomposition:
-    return torch._decomp.decomposition_table.get(op, op.decompose)
+    """torch's own; for composite ops the one that export keeps, since op.decompose would come back to itself there."""
+    return torch._decomp.decomposition_table.get(op) or torch.export.default_decompositions()[op]

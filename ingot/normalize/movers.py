@@ -46,7 +46,8 @@ def _moved(node: Node) -> Node | None:
         return None
     effect = effect_of(op, constant_of)
     plain = effect.kind is Kind.MOVES and not effect.constants and len(effect.carriers) == 1
-    return moved[0] if plain and not has_symbols(value_of(moved[0]).shape) else None
+    same_type = value_of(moved[0]).dtype == value_of(node).dtype  # a cast keeps elements in order too
+    return moved[0] if plain and same_type and not has_symbols(value_of(moved[0]).shape) else None
 
 
 def _positions(node: Node, x: Node) -> torch.Tensor:

@@ -9,13 +9,17 @@ import torch
 from ingot.plan.model import Storage
 from ingot.targets.base import Format
 
-# The finest step that survives a product with another scale in float32.
-FINEST = 2.0**-24
+# For a range that is only zero any scale is right; this one leaves biases at the accumulator their precision.
+OF_NOTHING = 1 / 128
+# A scale must survive products with others as a normal float32 number.
+FINEST = 2.0**-60
 
 
 def storage_for(low: float, high: float, form: Format) -> Storage:
     """One scale for a whole tensor whose values lie in low…high."""
     low, high = min(low, 0.0), max(high, 0.0)
+    if low == high:
+        return Storage(form.dtype, OF_NOTHING, 0, form.qmin, form.qmax)
     if form.symmetric:
         scale = max(-low / form.qmax, high / form.qmax, FINEST)
         return Storage(form.dtype, scale, 0, form.qmin, form.qmax)
@@ -24,14 +28,24 @@ def storage_for(low: float, high: float, form: Format) -> Storage:
     return Storage(form.dtype, scale, min(max(zero, form.qmin), form.qmax), form.qmin, form.qmax)
 
 
-def storage_for_weight(weight: torch.Tensor, form: Format, axis: int | None) -> Storage:
-    """Symmetric, one scale per slice along `axis` or one for all; an all-zero channel gets the finest scale."""
-    w = weight.detach().float()
+def storage_for_weight(
+    weight: torch.Tensor, form: Format, axis: int | None, finest: torch.Tensor | None = None
+) -> Storage:
+    """Symmetric, one scale per slice along `axis` or one for all; no channel finer than `finest` allows its bias."""
+    w = weight.detach().double()
+    most = w.abs().amax() if axis is None else w.transpose(0, axis).reshape(w.shape[axis], -1).abs().amax(1)
+    scale = torch.where(most > 0, most / form.qmax, OF_NOTHING).clamp(min=FINEST)
+    if finest is not None:
+        scale = torch.maximum(scale, finest.amax() if axis is None else finest)
     if axis is None:
-        return storage_for(-float(w.abs().max()), float(w.abs().max()), form)
-    most = w.transpose(0, axis).reshape(w.shape[axis], -1).abs().amax(1)
-    scales = tuple(max(float(m) / form.qmax, FINEST) for m in most)
-    return Storage(form.dtype, scales, (0,) * len(scales), form.qmin, form.qmax, axis)
+        return Storage(form.dtype, float(scale), 0, form.qmin, form.qmax)
+    return Storage(form.dtype, tuple(scale.tolist()), (0,) * len(scale), form.qmin, form.qmax, axis)
+
+
+def finest_for(bias: torch.Tensor | None, x: Storage) -> torch.Tensor | None:
+    """The finest weight scale at which each bias still fits into int32, with room for the products it is added to."""
+    assert isinstance(x.scale, float)
+    return None if bias is None else bias.detach().double().abs() / (x.scale * 2**30)
 
 
 def storage_for_bias(x: Storage, weight: Storage) -> Storage:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import torch
 from torch.fx import GraphModule, Node
 
-from ingot.graph import calls, constant_of, is_float
+from ingot.graph import calls, constant_of, is_float, is_state, value_name
+from ingot.ranges import Ranges
 from ingot.semantics import Effect, Kind, effect_of, operands
 from ingot.semantics.weights import weight_axis
 from ingot.targets.base import Target
+
+SUMS = (torch.ops.aten.add.Tensor, torch.ops.aten.sub.Tensor)  # in a product, each side keeps its own scale
+TOO_FAR = 1024  # int8 has 256 steps: the smaller side would be a quarter of one
 
 # No experiment is needed to know this, and it would be the dearest of all.
 WEIGHTED = Effect(Kind.COMPUTES, (), (), False, "it multiplies by a weight")
@@ -19,6 +24,7 @@ WEIGHTED = Effect(Kind.COMPUTES, (), (), False, "it multiplies by a weight")
 class Relations:
     """Facts about one program on one target, in graph order. Filled here, read by the solver."""
 
+    ranges: Ranges
     effects: dict[Node, Effect] = field(default_factory=dict)
     integer: dict[Node, str] = field(default_factory=dict)  # op -> why it runs on integers
     floating: dict[Node, str] = field(default_factory=dict)  # op -> why it stays float
@@ -26,8 +32,8 @@ class Relations:
     carried: dict[Node, tuple[int, ...]] = field(default_factory=dict)  # op -> operands stored exactly as its output
 
 
-def relate(module: GraphModule, target: Target) -> Relations:
-    found = Relations()
+def relate(module: GraphModule, target: Target, ranges: Ranges) -> Relations:
+    found = Relations(ranges)
     for node in calls(module):
         if is_float(node):
             found.effects[node] = WEIGHTED if weight_axis(node) is not None else effect_of(node, constant_of)
@@ -58,9 +64,47 @@ def _why_float(node: Node, found: Relations) -> str | None:
         return str(node.meta["ingot_float"])
     if not _only_float32(node):
         return "it reads or writes numbers other than float32"
+    for value in (*operands(node), node):
+        if why := _unfit(value, found):
+            return why
     if weight_axis(node) is not None:
         return None if _static_weight(node) else "its weight is computed at run time"
-    return _surrounded_by_float(node, found)
+    return _drowned(node, found) or _surrounded_by_float(node, found)
+
+
+def _unfit(value: Node, found: Relations) -> str | None:
+    """Why a value cannot be stored as integers at all."""
+    if is_state(value):
+        return f"{value.name} is state: quantized where it is read it would be frozen at its initial value"
+    constant = constant_of(value)
+    if constant is not None:
+        return (
+            None if bool(torch.isfinite(constant.detach()).all()) else f"{value.name} has numbers that are not finite"
+        )
+    stats = found.ranges.values.get(value_name(value))
+    if stats is not None and (stats.nonfinite or not stats.finite):
+        return f"{value.name} was not finite everywhere"
+    carries = found.effects.get(value)
+    if stats is None and not (carries and carries.carriers):
+        return f"{value.name} was made by a rewrite: no range is recorded for it"
+    return None
+
+
+def _drowned(node: Node, found: Relations) -> str | None:
+    """A sum whose one side is a thousand times the other (a mask of -1e9) leaves nothing of the smaller in int8."""
+    if node.target not in SUMS:
+        return None
+    spans = sorted(span for n in operands(node) if (span := _span(n, found)) > 0)
+    far = len(spans) > 1 and spans[-1] > TOO_FAR * spans[0]
+    return f"its operands differ {spans[-1] / spans[0]:.0f}-fold in range" if far else None
+
+
+def _span(value: Node, found: Relations) -> float:
+    constant = constant_of(value)
+    if constant is not None:
+        return float(constant.detach().abs().max())
+    stats = found.ranges.values.get(value_name(value))
+    return max(abs(stats.min), abs(stats.max)) if stats else 0.0
 
 
 def _only_float32(node: Node) -> bool:

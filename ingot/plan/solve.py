@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 
 from torch.fx import GraphModule, Node
 
-from ingot.errors import PlanError
-from ingot.graph import constant_of, is_float, source_of
+from ingot.graph import constant_of, is_float, source_of, value_name
 from ingot.plan.classes import Classes
 from ingot.plan.model import Decision, Plan, Slot, Storage
-from ingot.plan.qparams import hull, storage_for, storage_for_bias, storage_for_weight
+from ingot.plan.qparams import finest_for, hull, storage_for, storage_for_bias, storage_for_weight
 from ingot.plan.relations import Relations, relate
 from ingot.ranges import Ranges
 from ingot.semantics import operands
@@ -40,13 +39,25 @@ def solve(
     module: GraphModule, ranges: Ranges, target: Target, fingerprint: str, rewrites: tuple[str, ...] = ()
 ) -> Plan:
     """What every slot of `module` is stored as on `target`."""
-    work = _Work(module, ranges, target, relate(module, target))
+    work = _Work(module, ranges, target, relate(module, target, ranges))
     for node in work.facts.integer:
         _force(node, work)
     _share(work)
     for members in work.classes.groups():
         _store(members, work)
-    return Plan(target.name, fingerprint, tuple(_decisions(work)), rewrites, notes=ranges.notes)
+    notes = (*ranges.notes, *_left_in_float(work))
+    return Plan(target.name, fingerprint, tuple(_decisions(work)), rewrites, notes=notes)
+
+
+def _left_in_float(work: _Work) -> Iterator[str]:
+    """A cast in which weights stay float is a smaller gain than the user expects: say so."""
+    weighted = [n for n in work.facts.effects if weight_axis(n) is not None and not n.meta.get("ingot_float")]
+    left = [n for n in weighted if n not in work.facts.integer]
+    if left:
+        why = work.facts.floating[left[0]]
+        yield f"{len(left)} of {len(weighted)} ops with weights stay float, the first is {left[0].name}: {why}"
+    if not work.facts.integer:
+        yield "nothing in this model was quantized"
 
 
 def _force(node: Node, work: _Work) -> None:
@@ -67,12 +78,51 @@ def _activations(node: Node, work: _Work) -> list[int]:
 
 
 def _share(work: _Work) -> None:
-    """Edge by edge: does the reader take the producer's scale, or requantize? All decided on the forced classes."""
-    edges = [(p, r) for p, r in _edges(work) if not work.classes.same(p, r)]
-    spans = {work.classes.find(members[0]): _span(members, work) for members in work.classes.groups()}
-    merged = [(p, r) for p, r in edges if _worth_sharing(p, r, spans, work)]
-    for producer, reader in merged:
-        work.classes.union(producer, reader)
+    """Edge by edge, the cheapest first: does the reader take the producer's scale, or requantize?"""
+    hulls = _Hulls(work)
+    edges = [(hulls.lost(p, r), p, r) for p, r in _edges(work)]
+    for _, producer, reader in sorted(edges, key=lambda e: e[0]):
+        if work.classes.same(producer, reader):
+            continue
+        lost = hulls.lost(producer, reader)
+        if lost <= NEGLIGIBLE_BITS or _nobody_gains(producer, reader, work):
+            hulls.union(producer, reader)
+        else:
+            name = producer[0].name
+            work.because[reader] = (f"requantized: sharing would cost {name} {lost:.1f} bits for its other readers",)
+
+
+class _Hulls:
+    """The range of each class as it grows, and the narrowest range that any part of it had alone."""
+
+    def __init__(self, work: _Work) -> None:
+        self.work = work
+        groups = {work.classes.find(g[0]): g for g in work.classes.groups()}
+        self.hull = {root: _with_zero(hull(_range(m, work) for m in members)) for root, members in groups.items()}
+        self.least = {root: high - low for root, (low, high) in self.hull.items()}
+
+    def lost(self, a: Place, b: Place) -> float:
+        """Bits that the narrowest part of either class loses if both share one scale."""
+        x, y = self.work.classes.find(a), self.work.classes.find(b)
+        low, high = hull([self.hull[x], self.hull[y]])
+        least = min(self.least[x], self.least[y])
+        return math.log2((high - low) / least) if least > 0 else 0.0
+
+    def union(self, a: Place, b: Place) -> None:
+        x, y = self.work.classes.find(a), self.work.classes.find(b)
+        joined, least = hull([self.hull[x], self.hull[y]]), min(self.least[x], self.least[y])
+        self.work.classes.union(a, b)
+        root = self.work.classes.find(a)
+        self.hull[root], self.least[root] = joined, least
+
+
+def _with_zero(span: tuple[float, float]) -> tuple[float, float]:
+    return min(span[0], 0.0), max(span[1], 0.0)
+
+
+def _nobody_gains(producer: Place, reader: Place, work: _Work) -> bool:
+    """A free reader takes what it is given; a bound one shares if no one else would see the finer scale."""
+    return not work.facts.carried.get(reader[0]) or _only_reader(producer[0], reader, work)
 
 
 def _edges(work: _Work) -> Iterator[tuple[Place, Place]]:
@@ -83,28 +133,10 @@ def _edges(work: _Work) -> Iterator[tuple[Place, Place]]:
                 yield (producer, None), (node, i)
 
 
-def _worth_sharing(producer: Place, reader: Place, spans: dict[Place, float], work: _Work) -> bool:
-    """A free reader takes what it is given. A bound one shares if no one else would see the finer scale."""
-    if not work.facts.carried.get(reader[0]) or _only_reader(producer[0], reader, work):
-        return True
-    own, other = spans[work.classes.find(producer)], spans[work.classes.find(reader)]
-    lost = math.log2(max(own, other) / own) if own > 0 else 0.0
-    if lost > NEGLIGIBLE_BITS:
-        work.because[reader] = (
-            f"requantized: sharing would cost {producer[0].name} {lost:.1f} bits for its other readers",
-        )
-    return lost <= NEGLIGIBLE_BITS
-
-
 def _only_reader(producer: Node, reader: Place, work: _Work) -> bool:
     """Every reader of the value is in the reader's class."""
     places = [(u, i) for u in producer.users for i, n in enumerate(operands(u)) if n is producer]
     return all(u in work.facts.integer and work.classes.same((u, i), reader) for u, i in places)
-
-
-def _span(members: list[Place], work: _Work) -> float:
-    low, high = hull(_range(m, work) for m in members)
-    return max(high, 0.0) - min(low, 0.0)
 
 
 def _range(place: Place, work: _Work) -> tuple[float, float]:
@@ -119,18 +151,12 @@ def _value_range(value: Node, work: _Work) -> tuple[float, float]:
     constant = constant_of(value)
     if constant is not None:
         return float(constant.detach().min()), float(constant.detach().max())
-    stats = work.ranges.values.get(value.meta.get("ingot_value", value.name))
+    stats = work.ranges.values.get(value_name(value))
     effect = work.facts.effects.get(value)
     if stats is None and effect is not None and effect.carriers:
         carried = [_value_range(operands(value)[i], work) for i in effect.carriers]
         return hull([*carried, *((c, c) for c in effect.constants)])
-    if stats is None or not math.isfinite(stats.min):
-        raise PlanError(
-            f"no range was recorded for '{value.name}'",
-            where=source_of(value),
-            why="the value was never finite" if stats else "the record is of another program",
-            hint="record this program again with batches that reach the value",
-        )
+    assert stats is not None  # relations leaves a value without a range in float
     return stats.min, stats.max
 
 
@@ -196,11 +222,11 @@ def _weight_decisions(node: Node, work: _Work) -> Iterator[Decision]:
         return
     weight = constant_of(operands(node)[1])
     assert weight is not None  # relations labels an op integer only with a static weight
-    storage = storage_for_weight(weight, work.target.weight, work.target.weight_axis(node))
+    x, bias = _input_storage(node, work), constant_of(operands(node)[2]) if len(operands(node)) > 2 else None
+    storage = storage_for_weight(weight, work.target.weight, work.target.weight_axis(node), finest_for(bias, x))
     yield _decision((node, 1), storage, "weight: symmetric, from its own numbers", work)
-    if len(operands(node)) > 2:
-        bias = storage_for_bias(_input_storage(node, work), storage)
-        yield _decision((node, 2), bias, "bias: int32 at input scale times weight scale", work)
+    if bias is not None:
+        yield _decision((node, 2), storage_for_bias(x, storage), "bias: int32 at input scale times weight scale", work)
 
 
 def _input_storage(node: Node, work: _Work) -> Storage:

@@ -48,18 +48,29 @@ def ability(node: Node) -> Ability:
         return Ability(False, f"XNNPACK's partitioner has no entry for {lacking}")
     if len(rows) != 1:
         return Ability(False, f"XNNPACK sees it as {' + '.join(names) or 'nothing'}: no single int8 kernel")
-    if names[0] == "constant_pad_nd.default":
+    if names[0] == "constant_pad_nd.default" and min(node.args[1], default=0) >= 0:  # type: ignore[type-var,arg-type]
         return Ability(True, "XNNPACK's own passes leave a pad of int8 numbers unloadable unless it ends in a quantize")
     if ConfigPrecisionType.STATIC_QUANT not in rows[0].supported_precision_types():  # type: ignore[union-attr]
         return Ability(False, f"XNNPACK runs {names[0]} in float only")
-    if names[0] == "mean.dim" and not _is_global_average(node):
-        return Ability(False, "XNNPACK averages in int8 only over the last two of four dimensions, kept")
+    if (why := _beyond(node, names[0])) is not None:
+        return Ability(False, why)
     return Ability(True, f"XNNPACK lists static int8 for {names[0]}")
+
+
+def _beyond(node: Node, name: str) -> str | None:
+    """Constraints that the partitioner checks on its own graph, where it is too late to plan otherwise."""
+    if name == "mean.dim" and not _is_global_average(node):
+        return "XNNPACK averages in int8 only over the last two of four dimensions, kept"
+    if name == "convolution.default" and value_of(node).dim() not in (3, 4):
+        return "XNNPACK convolves batches in one or two dimensions only"
+    if node.kwargs.get("alpha", 1) != 1:
+        return "XNNPACK adds without a factor"
+    return None
 
 
 def _is_global_average(node: Node) -> bool:
     x, y = value_of(node.args[0]), value_of(node)  # type: ignore[arg-type]
-    return x.dim() == 4 and y.dim() == 4 and tuple(y.shape[2:]) == (1, 1) and x.shape[1] == y.shape[1]
+    return x.dim() == 4 and y.dim() == 4 and tuple(y.shape[2:]) == (1, 1) and x.shape[:2] == y.shape[:2]
 
 
 _edge_cache: dict[Any, tuple[str, ...]] = {}

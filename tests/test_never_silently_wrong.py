@@ -1,0 +1,226 @@
+"""Models that were cast wrongly without a word, or died with a bare traceback, once. Each is right or refused now."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+import ingot
+
+
+class Model(nn.Module):
+    """forward is a function of the module and its inputs; keywords become submodules or buffers."""
+
+    def __init__(self, run, **parts) -> None:
+        super().__init__()
+        self.run = run
+        for name, part in parts.items():
+            self.register_buffer(name, part) if isinstance(part, torch.Tensor) else self.add_module(name, part)
+
+    def forward(self, *inputs):
+        return self.run(self, *inputs)
+
+
+def cast(model: nn.Module, batches, **options) -> ingot.Casting:
+    return ingot.cast(model.eval(), batches[0], target="xnnpack", calibration=batches, **options)
+
+
+def vectors(*shape: int, n: int = 4) -> list[tuple[torch.Tensor, ...]]:
+    return [(torch.randn(*shape),) for _ in range(n)]
+
+
+def elman(s, x):
+    y = torch.tanh(s.a(x) + s.b(s.h))
+    s.h.copy_(y)
+    return y * 2
+
+
+def integrator(s, x):
+    s.h.mul_(0.9).add_(s.a(x))
+    return s.b(s.h)
+
+
+@pytest.mark.parametrize("run", [elman, integrator])
+def test_state_is_carried_from_step_to_step(run) -> None:
+    model = Model(run, a=nn.Linear(8, 16), b=nn.Linear(16, 16, bias=False), h=torch.zeros(1, 16))
+    check = cast(model, vectors(1, 8, n=6)).check
+    assert check.passed
+    assert check.outputs[0].sqnr_db > 30
+
+
+def test_an_index_that_is_state_is_not_frozen() -> None:
+    def run(s, x):
+        y = x[:, s.i]
+        s.i.copy_(s.i.roll(1))
+        return y
+
+    model = Model(run, i=torch.arange(4))
+    program = ingot.capture(model, (torch.arange(4.0)[None],))
+    outputs = [program.module(torch.arange(4.0)[None])[0].tolist() for _ in range(2)]
+    assert outputs == [[[0, 1, 2, 3]], [[3, 0, 1, 2]]]
+
+
+def test_infinite_masks_survive() -> None:
+    mask = torch.zeros(4, 8)
+    mask[:, ::3] = -torch.inf
+    model = Model(lambda s, x, m: s.a(x) + m, a=nn.Linear(16, 8))
+    casting = cast(model, [(x, mask) for (x,) in vectors(4, 16)])
+    assert casting.check.passed
+    assert "not finite" in casting.plan.why("add")
+
+
+@pytest.mark.parametrize("never", [-torch.inf, -1e9, torch.finfo(torch.float32).min])
+def test_constant_masks_in_a_softmax(never: float) -> None:
+    mask = torch.full((5, 5), never).triu(1)
+    check = cast(Model(lambda s, x: (s.a(x) + s.m).softmax(-1), a=nn.Linear(16, 5), m=mask), vectors(5, 16)).check
+    assert check.outputs[0].sqnr_db > 30
+
+
+def test_dead_scores_fail_the_cast() -> None:
+    def run(s, x):
+        return torch.cat([s.boxes(x) * 640, s.scores(x)], 1)
+
+    model = Model(run, boxes=nn.Conv2d(4, 4, 1), scores=nn.Conv2d(4, 4, 1))
+    with torch.no_grad():
+        model.scores.weight.mul_(1e-2)
+        model.scores.bias.zero_()
+    casting = cast(model, [(torch.randn(1, 4, 6, 6),) for _ in range(4)], on_mismatch="keep")
+    check = casting.check
+    alive = check.outputs[0].problem is None
+    assert alive or "channels are dead" in check.outputs[0].problem
+    assert not (alive and check.outputs[0].worst_channel_db < 0)
+
+
+def test_a_pruned_channel_with_a_bias() -> None:
+    model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4))
+    with torch.no_grad():
+        model[0].weight[3] = 0
+        model[0].bias[3] = 2.0
+    batches = [(torch.rand(4, 8),) for _ in range(4)]
+    assert cast(model, batches).check.outputs[0].sqnr_db > 30
+
+
+@pytest.mark.parametrize(
+    ("run", "x"),
+    [
+        (lambda s, x: s.l(x.float()), torch.randn(2, 8).half()),
+        (lambda s, x: s.l(x).double(), torch.randn(2, 8)),
+        (lambda s, x: s.l(x.half().float() + 1), torch.randn(2, 8)),
+    ],
+    ids=["half in", "double out", "through half"],
+)
+def test_casts_between_float_types_stay(run, x: torch.Tensor) -> None:
+    program = ingot.capture(Model(run, l=nn.Linear(8, 4)), (x,))
+    torch.testing.assert_close(program.module(x)[0], program.reference(x)[0])
+
+
+def test_batch_norm_over_tokens_is_not_folded_wrongly() -> None:
+    for width in (12, 5):
+        model = Model(lambda s, x: s.bn(s.l(x)), l=nn.Linear(16, width), bn=nn.BatchNorm1d(5))
+        x = torch.randn(2, 5, 16)
+        model.train()(x)
+        program = ingot.capture(model.eval(), (x,))
+        torch.testing.assert_close(program.module(x)[0], model(x))
+
+
+@pytest.mark.parametrize("dim", [torch.export.Dim("b"), torch.export.Dim.AUTO])
+def test_dimensions_without_an_upper_bound(dim) -> None:
+    program = ingot.capture(nn.Linear(8, 4), (torch.randn(3, 8),), dynamic_shapes=({0: dim},))
+    assert program.flatten((torch.randn(7, 8),))[0].shape == (7, 8)
+
+
+@pytest.mark.parametrize("run", [lambda s, x: (None, s.l(x)), lambda s, x: (3, s.l(x), s.l(x) + 1)])
+def test_returned_nones_and_numbers(run) -> None:
+    check = cast(Model(run, l=nn.Linear(8, 4)), vectors(2, 8)).check
+    assert check.passed
+    assert len(check.outputs) >= 1
+
+
+def test_a_scalar_head() -> None:
+    assert cast(Model(lambda s, x: s.l(x).squeeze() * 2.0 + 1.0, l=nn.Linear(8, 1)), vectors(1, 8)).check.passed
+
+
+@pytest.mark.parametrize(
+    ("run", "words"),
+    [
+        (lambda s, x: s.l(x.add_(1.0)), "writes into its input"),
+        (lambda s, x: s.l(x) + torch.randn_like(x[:, :4]), "draws random numbers"),
+        (lambda s, x: s.l(F.dropout(x, 0.5, training=True)), "draws random numbers"),
+    ],
+)
+def test_refused_in_a_sentence(run, words: str) -> None:
+    with pytest.raises(ingot.CaptureError, match=words):
+        ingot.capture(Model(run, l=nn.Linear(8, 4)), (torch.randn(2, 8),))
+
+
+def test_batches_in_another_layout_or_order() -> None:
+    conv = nn.Conv2d(3, 4, 3)
+    images = [torch.randn(1, 3, 8, 8) for _ in range(4)]
+    last = [(x.to(memory_format=torch.channels_last),) for x in images]
+    assert ingot.cast(conv, (images[0],), target="xnnpack", calibration=last).check.passed
+    assert ingot.cast(conv, last[0], target="xnnpack", calibration=[(x,) for x in images]).check.passed
+
+
+def test_dict_inputs_by_key_not_by_order() -> None:
+    model = Model(lambda s, d: s.l(d["x"]) - d["y"], l=nn.Linear(4, 4))
+    x, y = torch.randn(2, 4), torch.randn(2, 4) * 100
+    program = ingot.capture(model, ({"x": x, "y": y},))
+    assert all(torch.equal(a, b) for a, b in zip(program.flatten(({"y": y, "x": x},)), (x, y), strict=True))
+    with pytest.raises(ingot.InputError, match="no input at"):
+        program.flatten(({"x": x, "z": y},))
+
+
+def test_ranges_of_another_checkpoint_are_refused() -> None:
+    torch.manual_seed(0)
+    first, second = (ingot.capture(nn.Linear(4, 4), (torch.randn(1, 4),)) for _ in range(2))
+    assert first.fingerprint != second.fingerprint
+
+
+def test_sharing_does_not_creep_along_a_chain() -> None:
+    """Each neighbour costs little; all together would cost the first one two bits."""
+
+    def run(s, x):
+        y = s.a(x)
+        steps = [y * 1.16**i for i in range(12)]
+        joined = [torch.cat([p, q], 1) for p, q in pairwise(steps)]
+        return [s.b(v) for v in steps], [j.relu() for j in joined]
+
+    program = ingot.capture(Model(run, a=nn.Linear(8, 8), b=nn.Linear(8, 8)), (torch.randn(4, 8),))
+    plan = ingot.plan(program, ingot.record(program, vectors(4, 8)), "xnnpack")
+    scales = [d.storage.scale for d in plan if d.slot.operand is None and d.op == "aten.mul.Tensor"]
+    assert max(scales) > 3 * min(scales)
+
+
+def test_what_stays_float_is_said() -> None:
+    casting = cast(nn.Sequential(nn.Linear(4, 4)).double(), [(torch.randn(2, 4).double(),) for _ in range(3)])
+    assert any("stay float" in n for n in casting.notes)
+
+
+@pytest.mark.parametrize("cell", [nn.GRUCell(8, 6), nn.LSTMCell(8, 6), nn.RNNCell(8, 6)])
+def test_cells_are_quantized(cell: nn.Module) -> None:
+    program = ingot.capture(Model(lambda s, x: s.c(x), c=cell), (torch.randn(2, 8),))
+    plan = ingot.plan(program, ingot.record(program, vectors(2, 8)), "xnnpack")
+    assert sum("linear" in d.op and d.slot.operand == 1 and d.storage is not None for d in plan) >= 1
+
+
+def test_padding_in_words_is_quantized() -> None:
+    model = nn.Conv2d(3, 4, 4, padding="same")
+    casting = cast(model, [(torch.randn(1, 3, 8, 8),) for _ in range(3)])
+    assert not any("stay float" in n for n in casting.notes)
+    assert len(casting.delegates) == 1
+
+
+def test_keep_keeps_what_does_not_run() -> None:
+    casting = cast(Model(lambda s, x: torch.sort(s.l(x)).values, l=nn.Linear(8, 4)), vectors(2, 8), on_mismatch="keep")
+    assert not casting.check.passed
+    assert "nothing can run sort" in casting.check.culprit
+    assert casting.pte
+
+
+def test_verify_needs_batches() -> None:
+    with pytest.raises(ingot.InputError, match="at least 1"):
+        ingot.Recipe(verify_batches=0)
