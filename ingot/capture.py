@@ -154,9 +154,10 @@ def _eval_mode(model: torch.nn.Module) -> Iterator[None]:
 def _functional(exported: ExportedProgram) -> ExportedProgram:
     """In-place code, views' aliases and no_grad regions go; conv, linear, softmax and the like stay whole."""
     try:
-        once = exported.run_decompositions({})
-        hidden = normalize.decompositions(once.graph)
-        return once.run_decompositions(hidden) if hidden else once
+        program, opened = exported.run_decompositions({}), set[Any]()
+        while hidden := {op: how for op, how in normalize.decompositions(program.graph).items() if op not in opened}:
+            program, opened = program.run_decompositions(hidden), opened | set(hidden)
+        return program
     except Exception as e:
         raise CaptureError(
             "the exported program cannot be made functional", where=user_frame(e), why=first_sentence(e)
