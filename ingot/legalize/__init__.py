@@ -11,7 +11,19 @@ from torch.fx import GraphModule
 
 from ingot.capture import Program
 from ingot.errors import CaptureError, InputError, nearest
-from ingot.legalize import attention, depth_pool, layer_norm, means, products, scalars, scatter, softplus
+from ingot.legalize import (
+    attention,
+    depth_pool,
+    hardsigmoid,
+    layer_norm,
+    means,
+    products,
+    scalars,
+    scatter,
+    softplus,
+    strides,
+    upsampling,
+)
 from ingot.legalize.rule import Rule
 from ingot.normalize import check_equal, settle
 from ingot.recipe import Recipe
@@ -29,8 +41,10 @@ class Legal:
 
 
 def for_xnnpack() -> Sequence[Rule]:
-    modules = (scatter, depth_pool, softplus, attention, products, layer_norm, means, scalars)
-    return tuple(m.RULE for m in modules)
+    """In order: a rule may leave work for those after it (attention makes products, a hard sigmoid numbers)."""
+    early = (scatter, strides, upsampling, depth_pool, hardsigmoid, softplus)
+    late = (attention, products, layer_norm, means, scalars)
+    return tuple(m.RULE for m in (*early, *late))
 
 
 def legalized(program: Program, target: Target, recipe: Recipe) -> Legal:

@@ -1,4 +1,8 @@
-"""mean(x, dims, keepdim=False) -> reshape(mean(x, dims, keepdim=True)): pooling kernels keep their dimensions."""
+"""mean(x, dims, keepdim=False) -> reshape(mean(x, dims, keepdim=True))
+adaptive_avg_pool2d(x, 1) -> mean(x, [2, 3], keepdim=True)
+
+Pooling kernels keep their dimensions; the pool's own decomposition ends in as_strided for channels-last values.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +18,8 @@ aten = torch.ops.aten
 
 
 def rewrite(node: Node) -> Node | None:
+    if node.target is aten.adaptive_avg_pool2d.default and list(node.args[1]) == [1, 1] and value_of(node).dim() == 4:  # type: ignore[arg-type]
+        return call(node, aten.mean.dim, node.args[0], [2, 3], True)
     if node.target is not aten.mean.dim or node.kwargs or (len(node.args) > 2 and node.args[2]):
         return None
     shape = value_of(node).shape

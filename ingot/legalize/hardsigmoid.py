@@ -1,0 +1,32 @@
+"""hardsigmoid(x) -> hardtanh(x + 3, 0, 6) * (1 / 6)"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ingot.graph import call
+from ingot.legalize.rule import Rule
+
+aten = torch.ops.aten
+REASON = "part of a hard sigmoid: its steps have ranges that nobody recorded"
+
+
+def rewrite(node: Node) -> Node | None:
+    """Decomposed as usual it adds and divides by integers, which the host turns into floats at every call."""
+    if node.target is not aten.hardsigmoid.default:
+        return None
+    x: Any = node.args[0]
+    shifted = _float(node, aten.add.Tensor, x, 3.0)
+    return _float(node, aten.mul.Tensor, _float(node, aten.hardtanh.default, shifted, 0.0, 6.0), 1 / 6)
+
+
+def _float(node: Node, target: Any, *args: Any) -> Node:
+    new = call(node, target, *args)
+    new.meta["ingot_float"] = REASON
+    return new
+
+
+RULE = Rule("hard sigmoid in plain steps", rewrite)
