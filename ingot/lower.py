@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.capture import Program, first_sentence
+from ingot.capture import Program, first_sentence, restore_state
 from ingot.casting import Boundary, Delegate, HostOp, TensorInfo
 from ingot.errors import LowerError
 from ingot.graph import source_of
@@ -60,13 +60,10 @@ def _export(program: Program, quantized: GraphModule) -> torch.export.ExportedPr
         # Provenance is copied again at every re-tracing and grows each time; nothing after this reads it.
         node.meta.pop("from_node", None)
         node.meta.pop("quantization_annotation", None)
+    restore_state(quantized, program.state)  # the file starts from the values that the user's buffers had
+    shapes = program.dynamic_shapes
     with torch.no_grad():
-        return torch.export.export(quantized, program.example_inputs, dynamic_shapes=_shapes(program), strict=False)
-
-
-def _shapes(program: Program) -> Any:
-    """The module takes flat positional inputs, whose dynamic dimensions were found at capture."""
-    return program.dynamic_shapes
+        return torch.export.export(quantized, program.example_inputs, dynamic_shapes=shapes, strict=False)
 
 
 def _to_edge(exported: torch.export.ExportedProgram, target: Target) -> Any:

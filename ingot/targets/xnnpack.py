@@ -184,6 +184,17 @@ def run(pte: bytes, batches: Sequence[Any], **options: Any) -> list[list[torch.T
     return run_pte(pte, batches, **options)
 
 
+# Advice only, nothing depends on it: what a person would write instead.
+HINTS = {
+    "pow": "for p = 2 write x * x; for positive x write torch.exp(p * torch.log(x))",
+    "erf": "the tanh form of gelu has a kernel",
+    "embedding": "keep it at the edge, or look vectors up outside and pass them in",
+    "where": "multiply by a mask of zeros and ones, or add one of -1e9",
+    "index": "an index that is a constant is folded into slices: make it one",
+    "expand_copy": "let the next op broadcast instead",
+    "split_with_sizes_copy": "give the sizes as numbers, so that it becomes slices",
+}
+
 XNNPACK = Target(
     name="xnnpack",
     backend="XnnpackBackend",
@@ -204,4 +215,5 @@ XNNPACK = Target(
     partitioners=partitioners,
     run=run,
     executed_on="ExecuTorch runtime, XNNPACK delegate, in a child process",
+    hints=HINTS,
 )
