@@ -18,7 +18,7 @@ class Recipe:
 
     # Artefact against the float model: below 10 dB the error is a third of the signal.
     min_sqnr_db: float = 10.0
-    # Artefact against its own quantized graph. On deep nets that int8 leaves less than this, 6 dB over what it leaves.
+    # Artefact against its own quantized graph; below it the artefact must at least be as good as that graph is.
     min_faithful_db: float = 25.0
     # How many calibration batches are run again to verify.
     verify_batches: int = 8
