@@ -18,9 +18,9 @@ from ingot.localize import culprit_of
 from ingot.recipe import Recipe
 from ingot.targets.base import Target
 
-# Two runs of one deep int8 net that differ in a single tie end with independent rounding noise: they are then 3 dB further
-# from each other than each is from the float model. So the artefact is compared with its graph down to a bit below that,
-# and must be as near to the float model as its graph is.
+# Two runs of one deep int8 net that differ in a single tie end with independent rounding noise: 3 dB further from each
+# other than each is from the float model. So the artefact is compared with its graph down to a bit below that, and must
+# be as near to the float model as its graph is.
 CHAOS_DB = 6.0
 WORSE_DB = 3.0
 
@@ -84,12 +84,10 @@ def _problem(recipe: Recipe, to_float: Comparison, to_graph: Comparison, graph_d
     """Why an output fails, in words; None when it is good."""
     if to_float.fault:
         return to_float.fault
-    if to_graph.sqnr_db < recipe.min_faithful_db:
-        bar = graph_db - CHAOS_DB
-        if to_graph.sqnr_db < bar:
-            return f"the artefact does not compute its own quantized graph: {to_graph.sqnr_db:.1f} dB, bar {bar:.1f} dB"
-        if to_float.sqnr_db < graph_db - WORSE_DB:
-            return f"the artefact is worse than its quantized graph: {to_float.sqnr_db:.1f} dB instead of {graph_db:.1f} dB"
+    if to_graph.sqnr_db < min(recipe.min_faithful_db, graph_db - CHAOS_DB):
+        return f"the artefact does not compute its own quantized graph: {to_graph.sqnr_db:.1f} dB between them"
+    if to_graph.sqnr_db < recipe.min_faithful_db and to_float.sqnr_db < graph_db - WORSE_DB:
+        return f"worse than its quantized graph: {to_float.sqnr_db:.1f} dB, the graph has {graph_db:.1f} dB"
     if not to_float.sqnr_db >= recipe.min_sqnr_db:
         return f"far from the float model: {to_float.sqnr_db:.1f} dB, bar {recipe.min_sqnr_db:g} dB"
     return None
