@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from itertools import pairwise
 
 import pytest
@@ -10,6 +11,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import ingot
+from ingot.plan.model import Slot
 
 
 class Model(nn.Module):
@@ -80,19 +82,31 @@ def test_constant_masks_in_a_softmax(never: float) -> None:
     assert check.outputs[0].sqnr_db > 30
 
 
-def test_dead_scores_fail_the_cast() -> None:
-    def run(s, x):
-        return torch.cat([s.boxes(x) * 640, s.scores(x)], 1)
+def boxes_and_scores(s, x):
+    return torch.cat([s.boxes(x) * 640, s.scores(x)], 1)
 
-    model = Model(run, boxes=nn.Conv2d(4, 4, 1), scores=nn.Conv2d(4, 4, 1))
-    with torch.no_grad():
-        model.scores.weight.mul_(1e-2)
-        model.scores.bias.zero_()
-    casting = cast(model, [(torch.randn(1, 4, 6, 6),) for _ in range(4)], on_mismatch="keep")
-    check = casting.check
-    alive = check.outputs[0].problem is None
-    assert alive or "channels are dead" in check.outputs[0].problem
-    assert not (alive and check.outputs[0].worst_channel_db < 0)
+
+def detector() -> nn.Module:
+    return Model(boxes_and_scores, boxes=nn.Conv2d(4, 4, 1), scores=nn.Conv2d(4, 4, 1))
+
+
+def test_boxes_do_not_drown_scores() -> None:
+    casting = cast(detector(), [(torch.randn(1, 4, 6, 6),) for _ in range(4)])
+    assert len(casting.delegates) == 1
+    assert casting.check.outputs[0].worst_channel_db > 30
+    assert "drown" in casting.plan.why("cat")
+
+
+def test_a_plan_that_drowns_them_fails() -> None:
+    batches = [(torch.randn(1, 4, 6, 6),) for _ in range(4)]
+    program = ingot.capture(detector().eval(), batches[0])
+    plan = ingot.plan(program, ingot.record(program, batches), "xnnpack")
+    coarse = plan.storage("mul_tensor")
+    slots = (Slot("conv2d_1"), Slot("mul_tensor"))
+    drowned = tuple(dataclasses.replace(d, storage=coarse) if d.slot in slots else d for d in plan)
+    check = ingot.verify(ingot.lower(program, dataclasses.replace(plan, decisions=drowned)), batches)
+    assert not check.passed
+    assert "channels are dead" in check.outputs[0].problem
 
 
 def test_a_pruned_channel_with_a_bias() -> None:

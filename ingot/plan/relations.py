@@ -15,6 +15,7 @@ from ingot.targets.base import Target
 
 SUMS = (torch.ops.aten.add.Tensor, torch.ops.aten.sub.Tensor)  # in a product, each side keeps its own scale
 TOO_FAR = 1024  # int8 has 256 steps: the smaller side would be a quarter of one
+TOO_FAR_TO_JOIN = 16  # four of eight bits
 
 # No experiment is needed to know this, and it would be the dearest of all.
 WEIGHTED = Effect(Kind.COMPUTES, (), (), False, "it multiplies by a weight")
@@ -46,7 +47,7 @@ def relate(module: GraphModule, target: Target, ranges: Ranges) -> Relations:
 
 def _label(node: Node, found: Relations, target: Target) -> None:
     """Integers where the target has a kernel, unless all the op reads was just computed in float."""
-    reason = _why_float(node, found)
+    reason = _why_float(node, found, target)
     if reason is None:
         able = target.ability(node)
         reason = None if able.int8 else able.because
@@ -57,7 +58,7 @@ def _label(node: Node, found: Relations, target: Target) -> None:
         found.floating[node] = reason
 
 
-def _why_float(node: Node, found: Relations) -> str | None:
+def _why_float(node: Node, found: Relations, target: Target) -> str | None:
     if found.effects[node].kind is Kind.CREATES:
         return "it creates a value: whoever reads it decides the scale"
     if node.meta.get("ingot_float"):
@@ -69,7 +70,7 @@ def _why_float(node: Node, found: Relations) -> str | None:
             return why
     if weight_axis(node) is not None:
         return None if _static_weight(node) else "its weight is computed at run time"
-    return _drowned(node, found) or _surrounded_by_float(node, found)
+    return _drowned(node, found, target) or _surrounded_by_float(node, found)
 
 
 def _unfit(value: Node, found: Relations) -> str | None:
@@ -90,13 +91,29 @@ def _unfit(value: Node, found: Relations) -> str | None:
     return None
 
 
-def _drowned(node: Node, found: Relations) -> str | None:
-    """A sum whose one side is a thousand times the other (a mask of -1e9) leaves nothing of the smaller in int8."""
-    if node.target not in SUMS:
-        return None
+def _drowned(node: Node, found: Relations, target: Target) -> str | None:
+    """One scale for operands of very different range leaves nothing of the smaller.
+
+    A sum (scores and a mask of -1e9) rounds its result; a join (boxes and scores) rounds its operands, which matters
+    only to who reads the result at full precision.
+    """
     spans = sorted(span for n in operands(node) if (span := _span(n, found)) > 0)
-    far = len(spans) > 1 and spans[-1] > TOO_FAR * spans[0]
-    return f"its operands differ {spans[-1] / spans[0]:.0f}-fold in range" if far else None
+    far = spans[-1] / spans[0] if len(spans) > 1 else 1.0
+    joins = len(found.effects[node].carriers) > 1
+    if (node.target in SUMS and far > TOO_FAR) or (joins and far > TOO_FAR_TO_JOIN and _read_in_float(node, target)):
+        return f"its operands differ {far:.0f}-fold in range: one int8 scale would drown the smaller"
+    return None
+
+
+def _read_in_float(node: Node, target: Target) -> bool:
+    """The caller reads the value, or an op without an int8 kernel does, at once or behind ops that only carry it on."""
+    for user in node.users:
+        if user.op == "output" or (is_float(user) and not target.ability(user).int8):
+            return True
+        carries_on = is_float(user) and weight_axis(user) is None and effect_of(user, constant_of).carriers
+        if carries_on and _read_in_float(user, target):
+            return True
+    return False
 
 
 def _span(value: Node, found: Relations) -> float:
