@@ -15,6 +15,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from ingot.capture import capture
 from ingot.ranges import record_module
 
 # MobileNetV2's own table: expansion, channels, repeats, stride.
@@ -80,7 +81,7 @@ def seconds(f: Callable[[], object]) -> float:
 
 def compare(size: int, rounds: int) -> None:
     batches = [(torch.randn(size, 3, 224, 224),) for _ in range(4)]
-    module = torch.export.export(MobileNetV2().eval(), batches[0]).module(check_guards=False)
+    module = capture(MobileNetV2(), batches[0]).module
     observed = Observed(module)
     runs: dict[str, Callable[[], object]] = {
         "plain": lambda: [module(*b) for b in batches],

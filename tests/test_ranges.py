@@ -75,7 +75,7 @@ def test_every_floating_value_is_recorded_exactly(net: torch.fx.GraphModule, ran
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 def test_bins_hold_what_falls_between_their_edges(dtype: torch.dtype) -> None:
-    x = (torch.randn(4000) * 10 ** torch.linspace(-6, 4, 4000)).to(dtype)
+    x = (torch.randn(SAMPLE) * 10 ** torch.linspace(-6, 4, SAMPLE)).to(dtype)
     stats = stats_of(x)
     low, high = stats.edges()
     assert (low[1:] >= high[:-1]).all()
