@@ -33,7 +33,6 @@ class Program:
     reference: GraphModule  # as exported, before any pass of ours: what "the float model" means
     example_inputs: tuple[torch.Tensor, ...]  # flat
     in_places: tuple[str, ...]  # where each flat input stands in the user's batch
-    out_spec: pytree.TreeSpec
     dynamic_shapes: tuple[Any, ...] | None  # per flat input, for exporting again
     state: dict[str, torch.Tensor] = field(default_factory=dict)  # mutable buffers and their initial values
     notes: tuple[str, ...] = ()
@@ -87,7 +86,6 @@ def capture(model: Any, example_inputs: Any, *, dynamic_shapes: Any = None) -> P
         reference=reference,
         example_inputs=flat,
         in_places=_places(exported, inputs),
-        out_spec=exported.call_spec.out_spec,  # type: ignore[arg-type]
         dynamic_shapes=_dynamic_shapes(functional),
         state=state,
         notes=tuple(notes),

@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ingot.graph import call
-from ingot.legalize.rule import Rule
+from ingot.legalize.rule import Rule, in_float
 
 aten = torch.ops.aten
 REASON = "part of a hard sigmoid: its steps have ranges that nobody recorded"
@@ -19,14 +18,10 @@ def rewrite(node: Node) -> Node | None:
     if node.target is not aten.hardsigmoid.default:
         return None
     x: Any = node.args[0]
-    shifted = _float(node, aten.add.Tensor, x, 3.0)
-    return _float(node, aten.mul.Tensor, _float(node, aten.hardtanh.default, shifted, 0.0, 6.0), 1 / 6)
-
-
-def _float(node: Node, target: Any, *args: Any) -> Node:
-    new = call(node, target, *args)
-    new.meta["ingot_float"] = REASON
-    return new
+    shifted = in_float(node, REASON, aten.add.Tensor, x, 3.0)
+    return in_float(
+        node, REASON, aten.mul.Tensor, in_float(node, REASON, aten.hardtanh.default, shifted, 0.0, 6.0), 1 / 6
+    )
 
 
 RULE = Rule("hard sigmoid in plain steps", rewrite)

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ingot.graph import add_constant, call, value_of
-from ingot.legalize.rule import Rule
+from ingot.graph import add_constant, value_of
+from ingot.legalize.rule import Rule, in_float
 
 aten = torch.ops.aten
 REASON = "part of a layer norm: statistics need float"
@@ -18,12 +18,12 @@ def rewrite(node: Node) -> Node | None:
     if node.target is not aten.layer_norm.default or len(node.args[1]) != 1:  # type: ignore[arg-type]
         return None
     x, (width,), weight, bias, eps = _arguments(node)
-    centred = _in_float(node, aten.sub.Tensor, x, _mean(node, x, width))
-    square = _in_float(node, aten.mul.Tensor, centred, centred)
-    shifted = _in_float(node, aten.add.Tensor, _mean(node, square, width), _constant(node, eps, "eps"))
-    out = _in_float(node, aten.mul.Tensor, centred, _in_float(node, aten.rsqrt.default, shifted))
-    out = out if weight is None else _in_float(node, aten.mul.Tensor, out, weight)
-    return out if bias is None else _in_float(node, aten.add.Tensor, out, bias)
+    centred = in_float(node, REASON, aten.sub.Tensor, x, _mean(node, x, width))
+    square = in_float(node, REASON, aten.mul.Tensor, centred, centred)
+    shifted = in_float(node, REASON, aten.add.Tensor, _mean(node, square, width), _constant(node, eps, "eps"))
+    out = in_float(node, REASON, aten.mul.Tensor, centred, in_float(node, REASON, aten.rsqrt.default, shifted))
+    out = out if weight is None else in_float(node, REASON, aten.mul.Tensor, out, weight)
+    return out if bias is None else in_float(node, REASON, aten.add.Tensor, out, bias)
 
 
 def _arguments(node: Node) -> tuple[Any, Any, Any, Any, Any]:
@@ -35,17 +35,11 @@ def _arguments(node: Node) -> tuple[Any, Any, Any, Any, Any]:
 def _mean(node: Node, x: Node, width: int) -> Node:
     """The mean over the last axis as a product with a constant vector: backends have that product, not this mean."""
     ones = torch.full((1, width), 1.0 / width, dtype=value_of(x).dtype)
-    return _in_float(node, aten.linear.default, x, add_constant(_module(node), ones, f"{node.name}_mean", node))
+    return in_float(node, REASON, aten.linear.default, x, add_constant(_module(node), ones, f"{node.name}_mean", node))
 
 
 def _constant(node: Node, number: float, name: str) -> Node:
     return add_constant(_module(node), torch.tensor([number], dtype=value_of(node).dtype), f"{node.name}_{name}", node)
-
-
-def _in_float(node: Node, target: Any, *args: Any) -> Node:
-    new = call(node, target, *args)
-    new.meta["ingot_float"] = REASON
-    return new
 
 
 def _module(node: Node) -> Any:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.graph import calls, source_of, value_name, value_of
+from ingot.graph import call, calls, replace, source_of, value_name, value_of
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,13 @@ class Rule:
         return places
 
 
+def in_float(node: Node, reason: str, target: Any, *args: Any) -> Node:
+    """Insert `target(*args)` before `node`, to be computed in float for the given reason."""
+    new = call(node, target, *args)
+    new.meta["ingot_float"] = reason
+    return new
+
+
 def _is_float32(node: Node) -> bool:
     """Rules are written and checked for float32; elsewhere their order of rounding could show."""
     val = value_of(node)
@@ -38,5 +46,4 @@ def _is_float32(node: Node) -> bool:
 def _take_place(node: Node, new: Node) -> None:
     """The value keeps its identity: what was recorded under the old name holds for the new node."""
     new.meta["ingot_value"] = value_name(node)
-    node.replace_all_uses_with(new)
-    node.graph.erase_node(node)
+    replace(node, new)

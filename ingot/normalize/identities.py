@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.graph import calls, constant_of, is_float, value_of
+from ingot.graph import calls, constant_of, is_float, replace, value_of
 from ingot.semantics import effect_of, operands
 from ingot.semantics.weights import weight_axis
 
@@ -37,8 +37,7 @@ def _removed(node: Node) -> bool:
     same = operands(node)[effect.carriers[0]]
     if _returned_as_is(node, same) or not _same_kind(same, node):
         return False
-    node.replace_all_uses_with(same)
-    node.graph.erase_node(node)
+    replace(node, same)
     return True
 
 

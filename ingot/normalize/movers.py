@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.graph import call, calls, constant_of, has_symbols, is_float, value_of
+from ingot.graph import call, calls, constant_of, has_symbols, is_float, replace, value_of
 from ingot.semantics import Kind, effect_of, operands
 
 aten = torch.ops.aten
@@ -33,8 +33,7 @@ def _rewritten(node: Node) -> bool:
     new = _plain(node, x, _positions(node, x))
     if new is None:
         return False
-    node.replace_all_uses_with(new)
-    node.graph.erase_node(node)
+    replace(node, new)
     return True
 
 
