@@ -136,7 +136,9 @@ def audit(converted: GraphModule, module: GraphModule, plan: Plan) -> None:
             continue
         if node.name not in made:
             raise _not_the_plan(Slot(node.name), "the op is gone", node)
-        for i, (operand, found) in enumerate(zip(operands(node), operands(made[node.name]), strict=False)):
+        if len(operands(node)) != len(operands(made[node.name])):
+            raise _not_the_plan(Slot(node.name), "it reads another number of values", node)
+        for i, (operand, found) in enumerate(zip(operands(node), operands(made[node.name]), strict=True)):
             _compare(Slot(node.name, i), operand, *_roundings(found), plan, node)
 
 
