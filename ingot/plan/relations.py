@@ -50,7 +50,7 @@ def _label(node: Node, found: Relations, target: Target) -> None:
     reason = _why_float(node, found, target)
     if reason is None:
         able = target.ability(node)
-        reason = None if able.int8 else able.because
+        reason = None if "int8" in able.runs else able.because
         because = able.because
     if reason is None:
         found.integer[node] = because
@@ -108,7 +108,7 @@ def _drowned(node: Node, found: Relations, target: Target) -> str | None:
 def _read_in_float(node: Node, target: Target) -> bool:
     """The caller reads the value, or an op without an int8 kernel does, at once or behind ops that only carry it on."""
     for user in node.users:
-        if user.op == "output" or (is_float(user) and not target.ability(user).int8):
+        if user.op == "output" or (is_float(user) and "int8" not in target.ability(user).runs):
             return True
         carries_on = is_float(user) and weight_axis(user) is None and effect_of(user, constant_of).carriers
         if carries_on and _read_in_float(user, target):

@@ -55,7 +55,7 @@ def _force(node: Node, work: Work) -> None:
 def _store(members: list[Place], work: Work) -> None:
     ranges = {m: range_of(m, work) for m in members}
     low, high = hull(ranges.values())
-    storage = storage_for(low, high, work.target.activation)
+    storage = storage_for(low, high, work.target.formats["int8"])
     for m in members:
         work.storages[m] = storage
         work.because[m] = work.because.get(m, ()) + _class_reason(m, ranges, low, high)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,10 +24,20 @@ class Format:
 
 @dataclass(frozen=True)
 class Ability:
-    """What a target can do with one op, and who says so."""
+    """The precisions in which a target runs one op inside its delegate (none: only the host has it), and who says so."""
 
-    int8: bool
+    runs: frozenset[str]  # of "float" and the names of the target's formats
     because: str
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Relative times: one multiply-add of int8 numbers is 1. Only their proportions matter."""
+
+    multiply: Mapping[str, float]  # one multiply-add, by precision
+    byte: float = 4.0  # one byte read or written
+    op: float = 2_000.0  # one kernel call
+    hop: float = 500_000.0  # into another delegate or to the host, and back
 
 
 @dataclass(frozen=True)
@@ -47,7 +57,7 @@ class Target:
     backend: str
     description: str
     requirements: tuple[Requirement, ...]
-    activation: Format
+    formats: Mapping[str, Format]  # how activations may be stored, by precision; the first is the default
     weight: Format
     ability: Callable[[Node], Ability]
     fuses: Callable[[Node, Node], bool]  # (producer, activation): they run as one op with one output scale
@@ -58,4 +68,5 @@ class Target:
     partitioners: Callable[[], list[Any]]
     run: Callable[..., list[list[torch.Tensor]]]
     executed_on: str
+    prices: Prices
     hints: dict[str, str] = field(default_factory=dict)

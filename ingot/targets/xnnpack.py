@@ -12,7 +12,12 @@ from torch.fx import Node
 
 from ingot.graph import fake_mode_of, value_of
 from ingot.semantics.weights import groups_of, weight_axis
-from ingot.targets.base import Ability, Format, Requirement, Target
+from ingot.targets.base import Ability, Format, Prices, Requirement, Target
+
+
+NOWHERE: frozenset[str] = frozenset()
+FLOAT = frozenset({"float"})
+BOTH = frozenset({"float", "int8"})
 
 
 def _version(package: str) -> str | None:
@@ -38,23 +43,26 @@ def _decompositions() -> dict[Any, Any]:
 
 
 def ability(node: Node) -> Ability:
-    """int8 if the backend sees exactly one op here and lists static quantization for it."""
+    """int8 if the backend sees exactly one op here and lists static quantization for it; float if it lists them all."""
+    names = edge_ops(node)
+    lacking = next((n for n in names if n not in _configs()), None)
+    if lacking is not None:
+        return Ability(NOWHERE, f"XNNPACK's partitioner has no entry for {lacking}")
+    if len(names) != 1:
+        return Ability(FLOAT, f"XNNPACK sees it as {' + '.join(names) or 'nothing'}: no single int8 kernel")
+    if names[0] == "constant_pad_nd.default" and min(node.args[1], default=0) >= 0:  # type: ignore[type-var,arg-type]
+        return Ability(BOTH, "XNNPACK's own passes leave a pad of int8 numbers unloadable unless it ends in a quantize")
+    if not _static(names[0]):
+        return Ability(FLOAT, f"XNNPACK runs {names[0]} in float only")
+    if (why := _beyond(node, names[0])) is not None:
+        return Ability(FLOAT, why)
+    return Ability(BOTH, f"XNNPACK lists static int8 for {names[0]}")
+
+
+def _static(name: str) -> bool:
     from executorch.backends.xnnpack.partition.config.xnnpack_config import ConfigPrecisionType
 
-    names = edge_ops(node)
-    rows = [_configs().get(name) for name in names]
-    if any(row is None for row in rows):
-        lacking = next(n for n, row in zip(names, rows, strict=True) if row is None)
-        return Ability(False, f"XNNPACK's partitioner has no entry for {lacking}")
-    if len(rows) != 1:
-        return Ability(False, f"XNNPACK sees it as {' + '.join(names) or 'nothing'}: no single int8 kernel")
-    if names[0] == "constant_pad_nd.default" and min(node.args[1], default=0) >= 0:  # type: ignore[type-var,arg-type]
-        return Ability(True, "XNNPACK's own passes leave a pad of int8 numbers unloadable unless it ends in a quantize")
-    if ConfigPrecisionType.STATIC_QUANT not in rows[0].supported_precision_types():  # type: ignore[union-attr]
-        return Ability(False, f"XNNPACK runs {names[0]} in float only")
-    if (why := _beyond(node, names[0])) is not None:
-        return Ability(False, why)
-    return Ability(True, f"XNNPACK lists static int8 for {names[0]}")
+    return ConfigPrecisionType.STATIC_QUANT in _configs()[name].supported_precision_types()
 
 
 def _beyond(node: Node, name: str) -> str | None:
@@ -204,7 +212,7 @@ XNNPACK = Target(
         Requirement("executorch", lambda: _version("executorch"), "pip install executorch==1.5.1"),
         Requirement("torchao", lambda: _version("torchao"), "pip install torchao==0.18.0"),
     ),
-    activation=Format("int8", -128, 127, symmetric=False),
+    formats={"int8": Format("int8", -128, 127, symmetric=False)},
     weight=Format("int8", -127, 127, symmetric=True),
     ability=ability,
     fuses=fuses,
@@ -215,5 +223,6 @@ XNNPACK = Target(
     partitioners=partitioners,
     run=run,
     executed_on="ExecuTorch runtime, XNNPACK delegate, in a child process",
+    prices=Prices({"int8": 1.0, "float": 3.0}),
     hints=HINTS,
 )
