@@ -101,8 +101,9 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: Any = None) -
     """What every value is stored as on `target`, and why."""
     if ranges.fingerprint != program.fingerprint:
         raise PlanError("these ranges were recorded on another program", hint="record this program first")
-    form = legalized(program, find(target), recipe_from(recipe))
-    return solve(form.program.module, ranges, find(target), form.program.fingerprint, form.rewrites)
+    settings = recipe_from(recipe)
+    form = legalized(program, find(target), settings)
+    return solve(form.program.module, ranges, find(target), form.program.fingerprint, form.rewrites, settings)
 
 
 def lower(program: Program, plan: Plan, *, recipe: Any = None) -> Casting:

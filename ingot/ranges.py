@@ -9,7 +9,7 @@ import hashlib
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,14 @@ from torch.fx.node import map_arg
 
 from ingot.casting import whole_file
 from ingot.errors import InputError
+from ingot.gains import Gains, Tape
+from ingot.graph import output_nodes
 from ingot.histogram import RAW_BINS, Measure, Stats, flat, measure, quantile, sparse
 
 __all__ = ["Ranges", "Stats", "quantile", "record_module"]
 
-FORMAT, VERSION = "ingot.ranges", 1
+FORMAT, VERSION = "ingot.ranges", 2
+GAIN_BATCHES = 1  # batches that are also run backwards, to learn which errors reach the outputs
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Ranges:
     fingerprint: str = ""
     notes: tuple[str, ...] = ()
     steady: Mapping[str, str] = field(default_factory=dict)  # digest of each input that was the same in every batch
+    gains: Mapping[str, float | tuple[float, ...]] = field(default_factory=dict)  # by slot: see gains.py
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         body = {"format": FORMAT, "version": VERSION, **asdict(self), "values": _packed(self.values)}
@@ -51,7 +55,8 @@ class Ranges:
         try:
             values = {name: _unpacked(row) for name, row in body["values"].items()}
             rest = {k: body[k] for k in ("batches", "samples", "fingerprint", "steady")}
-            return cls(values, notes=tuple(body["notes"]), **rest)
+            gains = {k: tuple(g) if isinstance(g, list) else float(g) for k, g in body["gains"].items()}
+            return cls(values, notes=tuple(body["notes"]), gains=gains, **rest)
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise _foreign(Path(path), f"a part is missing or of the wrong kind ({e!r})") from e
 
@@ -62,7 +67,9 @@ class Ranges:
             raise InputError("these ranges are of different programs", why=why, hint="record both on the same program")
         values = {n: _joined(self.values.get(n), other.values.get(n)) for n in {**self.values, **other.values}}
         steady = {n: d for n, d in self.steady.items() if other.steady.get(n) == d}
-        return _finished(values, self.batches + other.batches, self.samples + other.samples, self.fingerprint, steady)
+        gains = _averaged([self.gains, other.gains])
+        batches, samples = self.batches + other.batches, self.samples + other.samples
+        return _finished(values, batches, samples, self.fingerprint, steady, gains)
 
 
 def record_module(
@@ -125,6 +132,8 @@ class _Recorder:
         nodes = list(module.graph.nodes)
         self.known = known
         self.inputs = [n.name for n in nodes if n.op == "placeholder"]
+        self.outputs = output_nodes(module)
+        self.gains: list[Gains] = []
         self.steps = _steps(nodes)
         self.homes = {n: _home(module, n.target) for n in nodes if n.op == "get_attr"}
         self.tallies = {n.name: _Tally() for n in nodes if n.op in _MEASURED and n.name not in known}
@@ -148,20 +157,26 @@ class _Recorder:
 
     def _run(self, batch: tuple[Any, ...]) -> None:
         self.env, self.measured = {}, {}
+        tape = Tape() if self.batches < GAIN_BATCHES else None
         inputs = iter(batch)
         for n, dead in self.steps:
             self.at = n.name
-            value = self.env[n] = self._value(n, inputs)
+            value = self.env[n] = self._value(n, inputs, tape)
             if n.name in self.tallies and _is_floating(value):
                 self.tallies[n.name].add(self._measure(n, value))
             for gone in dead:
                 del self.env[gone]
+        if tape:
+            results = [(n, self.env[n]) for n in self.outputs if _is_floating(self.env[n])]
+            self.gains += tape.gains(results, self.batches)
 
-    def _value(self, n: torch.fx.Node, inputs: Iterator[Any]) -> Any:
+    def _value(self, n: torch.fx.Node, inputs: Iterator[Any], tape: Tape | None) -> Any:
         if n.op == "get_attr":
             return getattr(*self.homes[n])
         if n.op == "placeholder":
             return next(inputs)
+        if tape:
+            return tape.run(n, self.env)
         args, kwargs = map_arg((n.args, n.kwargs), self.env.__getitem__)
         return n.target(*args, **kwargs)  # type: ignore[operator]
 
@@ -202,14 +217,15 @@ class _Recorder:
             hint = "give calibration at least one batch; a generator that was read before is empty the second time"
             raise InputError("there is nothing to record: no batches came", hint=hint)
         new = {name: tally.stats() for name, tally in self.tallies.items() if tally.seen}
-        return _finished({**self.known, **new}, self.batches, self.samples, fingerprint, self.steady)
+        gains = _averaged(self.gains)
+        return _finished({**self.known, **new}, self.batches, self.samples, fingerprint, self.steady, gains)
 
 
 _MEASURED = ("placeholder", "call_function")
 
 
 def _steps(nodes: list[torch.fx.Node]) -> list[tuple[torch.fx.Node, list[torch.fx.Node]]]:
-    """The nodes to run, each with the values that nobody reads after it."""
+    """The nodes to run, each with the values that nobody reads after it; those returned stay."""
     last = {source: n for n in nodes for source in (*n.all_input_nodes, n)}
     dead: dict[torch.fx.Node, list[torch.fx.Node]] = {n: [] for n in nodes}
     for source, n in last.items():
@@ -250,11 +266,31 @@ def _joined(a: Stats | None, b: Stats | None) -> Stats:
     return a.merge(b) if a and b else (a or b)  # type: ignore[return-value]
 
 
+def _averaged(gains: Sequence[Mapping[str, Any]]) -> Gains:
+    """By slot, over the probes that have it; rounded, since an estimate has no ten digits to store."""
+    found: dict[str, list[Any]] = {}
+    for one in gains:
+        for slot, gain in one.items():
+            found.setdefault(slot, []).append(gain)
+    return {slot: _mean(found[slot]) for slot in sorted(found)}
+
+
+def _mean(gains: list[Any]) -> float | tuple[float, ...]:
+    if isinstance(gains[0], tuple):
+        return tuple(_mean(list(channel)) for channel in zip(*gains, strict=True))  # type: ignore[misc]
+    return float(f"{sum(gains) / len(gains):.4g}")
+
+
 def _finished(
-    values: Mapping[str, Stats], batches: int, samples: int, fingerprint: str, steady: Mapping[str, str]
+    values: Mapping[str, Stats],
+    batches: int,
+    samples: int,
+    fingerprint: str,
+    steady: Mapping[str, str],
+    gains: Gains,
 ) -> Ranges:
     notes = tuple(_notes(values, batches, samples, steady))
-    return Ranges(values, batches, samples, fingerprint, notes, dict(steady))
+    return Ranges(values, batches, samples, fingerprint, notes, dict(steady), dict(gains))
 
 
 def _notes(values: Mapping[str, Stats], batches: int, samples: int, steady: Mapping[str, str]) -> Iterable[str]:

@@ -4,18 +4,103 @@ from __future__ import annotations
 
 import dataclasses
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ingot.errors import InputError, nearest
 
+PRECISIONS = ("int8", "int16", "float")
+METHODS = ("auto", "minmax", "percentile", "mse", "entropy")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """How one tensor is stored: a fixed scale, or one from the measured range (scale None)."""
+
+    dtype: str
+    scale: float | None = None
+    zero_point: int = 0
+    qmin: int | None = None
+    qmax: int | None = None
+
+    def __post_init__(self) -> None:
+        limits = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767)}
+        if self.dtype not in limits:
+            raise InputError(f"a tensor cannot be stored as '{self.dtype}'", hint=nearest(self.dtype, limits))
+        low, high = limits[self.dtype]
+        object.__setattr__(self, "qmin", low if self.qmin is None else self.qmin)
+        object.__setattr__(self, "qmax", high if self.qmax is None else self.qmax)
+        if not low <= self.qmin < self.qmax <= high:  # type: ignore[operator]
+            raise InputError(f"{self.dtype} holds {low} … {high}, not {self.qmin} … {self.qmax}")
+        if self.scale is not None and not (self.scale > 0 and self.qmin <= self.zero_point <= self.qmax):  # type: ignore[operator]
+            raise InputError("a scale is positive, and a zero point lies in the range", why=str(self))
+
+
+Specs = tuple[tuple[str | int, Spec | None], ...]  # by name or position
+
+# Names that graphics people use: normalised integers that stand for -1 … 1 or 0 … 1.
+NAMED = {
+    "float": None,
+    "int8": Spec("int8"),
+    "int16": Spec("int16"),
+    "snorm8": Spec("int8", 1 / 127, 0, -127, 127),
+    "snorm16": Spec("int16", 1 / 32767, 0, -32767, 32767),
+    "unorm8": Spec("uint8", 1 / 255, 0, 0, 255),
+}
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A demand on some ops: those of an op, a module's type or path, or a value's name; `*` stands for any."""
+
+    precision: str | None = None
+    range: str | None = None
+    op: str | None = None
+    type: str | None = None
+    path: str | None = None
+    name: str | None = None
+    # How the matched ops read their operands (by position) and give their result.
+    inputs: Specs = ()
+    output: Spec | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "inputs", _specs("inputs", self.inputs))
+        object.__setattr__(self, "output", _spec("output", self.output))
+        if len(self.chosen) != 1:
+            given = ", ".join(self.chosen) or "none"
+            raise InputError("a scope is chosen by exactly one of op, type, path, name", why=f"given: {given}")
+        if not (self.precision or self.range or self.inputs or self.output):
+            raise InputError(f"the scope {self} asks for nothing", hint="precision = 'float', or range = 'minmax'")
+        if self.precision is not None and self.precision not in PRECISIONS:
+            raise InputError(f"unknown precision '{self.precision}'", hint=nearest(self.precision, PRECISIONS))
+        if self.range is not None:
+            check_method(self.range)
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        return {k: v for k in ("op", "type", "path", "name") if (v := getattr(self, k)) is not None}
+
+    def __str__(self) -> str:
+        return ", ".join(f"{k} {v}" for k, v in self.chosen.items())
+
 
 @dataclass(frozen=True)
 class Recipe:
-    """Bars for verification and the limits of the run; each field's default is what `cast` uses."""
+    """Demands on precision, bars for verification, limits of the run; each field's default is what `cast` uses."""
 
+    # How ranges come from histograms: auto takes, class by class, the method with the least error.
+    range: str = "auto"
+    # What halving the noise at the outputs is worth, as a share of the time of the whole program.
+    halving_noise_is_worth: float = 0.05
+    # Demands on parts of the model; of two that meet at an op the one that names fewer things wins.
+    scopes: tuple[Scope, ...] = ()
+    # How the program takes its inputs and gives its outputs, by name or position; the others stay float.
+    inputs: Specs = ()
+    outputs: Specs = ()
+    # Options of the target, by name; `ingot targets` lists them.
+    options: tuple[tuple[str, Any], ...] = ()
     # Artefact against the float model: below 10 dB the error is a third of the signal.
     min_sqnr_db: float = 10.0
     # Artefact against its own quantized graph; below it the artefact must at least be as good as that graph is.
@@ -25,11 +110,29 @@ class Recipe:
     # Seconds before a run in the child process counts as hanging.
     run_timeout: float = 300.0
     # Rewriting rules that must not be used, by name.
-    without_rules: tuple[str, ...] = ()
+    without_rules: tuple[str, ...] = field(default=())
 
     def __post_init__(self) -> None:
         if self.verify_batches < 1:
             raise InputError("verify_batches must be at least 1", why="an artefact that was not run is not handed over")
+        if not 0 <= self.halving_noise_is_worth < float("inf"):
+            raise InputError("halving_noise_is_worth is a share of time: 0 or more, and finite")
+        for name in ("scopes", "inputs", "outputs", "options"):  # so that python may give plain dicts and lists
+            object.__setattr__(self, name, _typed(name, getattr(self, name)))
+        check_method(self.range)
+
+
+def check_method(text: str) -> None:
+    """A method by name; a percentile may say which: `percentile:99.9`."""
+    name, _, number = text.partition(":")
+    if name not in METHODS or (number and name != "percentile"):
+        raise InputError(f"unknown range method '{text}'", hint=nearest(name, METHODS))
+    try:
+        good = not number or 50 < float(number) <= 100
+    except ValueError:
+        good = False
+    if not good:
+        raise InputError(f"'{text}' is no percentile", hint="percentile:99.9")
 
 
 def recipe_from(value: Any) -> Recipe:
@@ -47,21 +150,78 @@ def recipe_from(value: Any) -> Recipe:
 
 def _from_mapping(data: Mapping[str, Any]) -> Recipe:
     known = {f.name: f for f in dataclasses.fields(Recipe)}
-    for key in data:
-        if key not in known:
-            raise InputError(f"unknown recipe key '{key}'", hint=nearest(key, known))
+    for name in data:
+        if name not in known:
+            raise InputError(f"unknown recipe key '{name}'", hint=nearest(name, known))
     return Recipe(**{k: _typed(k, v) for k, v in data.items()})
 
 
-def _typed(key: str, value: Any) -> Any:
-    default = getattr(Recipe(), key)
+def _typed(name: str, value: Any) -> Any:
+    special = {"scopes": _scopes, "inputs": _specs, "outputs": _specs, "options": _options}
+    if name in special:
+        return special[name](name, value)
+    default = getattr(Recipe(), name)
     if isinstance(default, tuple) and isinstance(value, (list, tuple)):
         return tuple(value)
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not type(default):
-        raise InputError(f"recipe key '{key}' must be a {type(default).__name__}, not {type(value).__name__}")
+        raise _wrong_type(name, type(default).__name__, value)
     return value
+
+
+def _wrong_type(name: str, wanted: str, value: Any) -> InputError:
+    return InputError(f"recipe key '{name}' must be a {wanted}, not {type(value).__name__}")
+
+
+def _scopes(name: str, value: Any) -> tuple[Scope, ...]:
+    if not isinstance(value, Sequence) or isinstance(value, str):
+        raise _wrong_type(name, "list of tables", value)
+    return tuple(v if isinstance(v, Scope) else _built(Scope, name, v) for v in value)
+
+
+def _specs(name: str, value: Any) -> Specs:
+    """A list is by position, a table by name."""
+    if isinstance(value, Mapping):
+        return tuple((k, _spec(name, v)) for k, v in value.items())
+    if isinstance(value, tuple) and all(isinstance(v, tuple) for v in value):
+        return value  # in this form already
+    if isinstance(value, (list, tuple)):
+        return tuple((i, _spec(name, v)) for i, v in enumerate(value))
+    raise _wrong_type(name, "list or table", value)
+
+
+def _spec(name: str, value: Any) -> Spec | None:
+    if value is None or isinstance(value, Spec):
+        return value
+    if isinstance(value, str):
+        if value not in NAMED:
+            raise InputError(f"unknown way to store a tensor in '{name}': '{value}'", hint=nearest(value, NAMED))
+        return NAMED[value]
+    spec: Spec = _built(Spec, name, value)
+    return spec
+
+
+def _options(name: str, value: Any) -> tuple[tuple[str, Any], ...]:
+    if isinstance(value, tuple):
+        return value  # in this form already
+    if not isinstance(value, Mapping):
+        raise _wrong_type(name, "table", value)
+    return tuple(sorted(value.items()))
+
+
+def _built(kind: Any, name: str, value: Any) -> Any:
+    """One table of a recipe as its dataclass."""
+    if not isinstance(value, Mapping):
+        raise _wrong_type(name, "table", value)
+    known = [f.name for f in dataclasses.fields(kind)]
+    for entry in value:
+        if entry not in known:
+            raise InputError(f"unknown key '{entry}' in '{name}'", hint=nearest(entry, known))
+    try:
+        return kind(**value)
+    except TypeError as e:
+        raise InputError(f"an entry of '{name}' is not complete", why=str(e)) from e
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -39,6 +39,13 @@ class Storage:
         if self.dtype != "int32":
             object.__setattr__(self, "scale", _float32(self.scale))
 
+    @property
+    def span(self) -> tuple[float, float]:
+        """The real numbers that the integers reach; for one scale only."""
+        assert isinstance(self.scale, float)
+        assert isinstance(self.zero_point, int)
+        return (self.qmin - self.zero_point) * self.scale, (self.qmax - self.zero_point) * self.scale
+
     def __str__(self) -> str:
         if self.axis is None:
             return f"{self.dtype}, scale {self.scale:.6g}, zero point {self.zero_point}"

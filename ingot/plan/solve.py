@@ -1,134 +1,133 @@
-"""The solver: labels, classes, ranges, storages. Simple, deterministic, blind to argument order and node names."""
+"""The solver: labels, classes, ranges, storages. Deterministic, blind to argument order and node names."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from torch.fx import GraphModule, Node
 
-from ingot.graph import constant_of, is_float, source_of
-from ingot.plan.model import Decision, Plan, Slot, Storage
-from ingot.plan.qparams import finest_for, hull, storage_for, storage_for_bias, storage_for_weight
+from ingot.errors import PlanError
+from ingot.graph import source_of
+from ingot.plan.demands import demanded
+from ingot.plan.methods import choose
+from ingot.plan.model import Plan, Storage
+from ingot.plan.noise import Noise, mixed
+from ingot.plan.pins import pin, refuse_conflicts
+from ingot.plan.precision import SILENCE, assign
+from ingot.plan.proof import decisions
 from ingot.plan.relations import relate
-from ingot.plan.sharing import share
-from ingot.plan.work import Place, Work, activations, range_of
+from ingot.plan.sharing import entry_gain, share
+from ingot.plan.spans import hull
+from ingot.plan.work import Place, Work, activations, value_in
 from ingot.ranges import Ranges
-from ingot.semantics import operands
+from ingot.recipe import Recipe
 from ingot.semantics.weights import weight_axis
 from ingot.targets.base import Target
 
 
 def solve(
-    module: GraphModule, ranges: Ranges, target: Target, fingerprint: str, rewrites: tuple[str, ...] = ()
+    module: GraphModule,
+    ranges: Ranges,
+    target: Target,
+    fingerprint: str,
+    rewrites: tuple[str, ...] = (),
+    recipe: Recipe | None = None,
 ) -> Plan:
     """What every slot of `module` is stored as on `target`."""
-    work = Work(module, ranges, target, relate(module, target, ranges))
-    for node in work.facts.integer:
-        _force(node, work)
+    recipe, facts = recipe or Recipe(), relate(module, target, ranges)
+    demands = demanded(facts, recipe.scopes, target)
+    work = Work(module, target, recipe, facts, demands, Noise(ranges, facts.effects, facts.tame))
+    pin(work)
+    assign(work)
+    _fuse(work)
+    for node in work.labels:
+        if work.is_integer(node):
+            _force(node, work)
+    work.classes.add(work.pins)
+    refuse_conflicts(work)
     share(work)
     for members in work.classes.groups():
         _store(members, work)
-    notes = (*ranges.notes, *_left_in_float(work))
-    return Plan(target.name, fingerprint, tuple(_decisions(work)), rewrites, notes=notes)
+    notes = (*ranges.notes, *_notes(work))
+    return Plan(target.name, fingerprint, tuple(decisions(work)), rewrites, notes=notes)
 
 
-def _left_in_float(work: Work) -> Iterator[str]:
-    """A cast in which weights stay float is a smaller gain than the user expects: say so."""
-    weighted = [n for n in work.facts.effects if weight_axis(n) is not None and not n.meta.get("ingot_float")]
-    left = [n for n in weighted if n not in work.facts.integer]
-    if left:
-        why = work.facts.floating[left[0]]
-        yield f"{len(left)} of {len(weighted)} ops with weights stay float, the first is {left[0].name}: {why}"
-    if not work.facts.integer:
-        yield "nothing in this model was quantized"
+def _fuse(work: Work) -> None:
+    """act(f(x)) runs as one kernel if both run in the same precision."""
+    pairs = work.facts.fusable.items()
+    work.fused = {f: act for f, act in pairs if work.is_integer(f) and work.labels[f] == work.labels[act]}
+    work.inside = set(work.fused.values())
 
 
 def _force(node: Node, work: Work) -> None:
     """Create the slots of an integer op; those whose numbers go through untouched are one class."""
     places = [(node, i) for i in activations(node, work)]
-    out = [(node, None)] if node not in work.facts.fused else []
+    out = [(node, None)] if node not in work.fused else []
     work.classes.add([*places, *out])
-    for i in work.facts.carried.get(node, ()):
-        work.classes.union((node, i), (node, None))
+    for i in work.carried(node):
+        what = f"{node.name} only {work.facts.effects[node].kind.value} numbers ({source_of(node)})"
+        work.classes.union((node, i), (node, None), what)
 
 
 def _store(members: list[Place], work: Work) -> None:
-    ranges = {m: range_of(m, work) for m in members}
-    low, high = hull(ranges.values())
-    storage = storage_for(low, high, work.target.formats["int8"])
+    """One storage for a class: the one that is given, or the one with the least error where it is read."""
+    pinned = next((m for m in members if m in work.pins), None)
+    if pinned is not None:
+        storage, how = work.pins[pinned]
+        _must_fit(pinned, members, storage, work)
+    else:
+        storage, how = _measured(members, work)
     for m in members:
         work.storages[m] = storage
-        work.because[m] = work.because.get(m, ()) + _class_reason(m, ranges, low, high)
+        work.because[m] = (f"range by {how}" if pinned is None else f"given by {how}", *work.because.get(m, ()))
 
 
-def _class_reason(place: Place, ranges: dict[Place, tuple[float, float]], low: float, high: float) -> tuple[str, ...]:
-    """Which values set the range: named by value, not by argument order."""
-    setters = sorted({_value(m).name for m, (lo, hi) in ranges.items() if lo == low or hi == high})
-    own = ranges[place]
-    text = f"range {low:.5g} … {high:.5g} set by {', '.join(setters)}"
-    others = sorted({_value(m).name for m in ranges} - {_value(place).name})
-    shared = (
-        (f"its own range is {own[0]:.5g} … {own[1]:.5g}; one scale with {', '.join(others[:6])}",) if others else ()
-    )
-    return (text, *shared)
+def _measured(members: list[Place], work: Work) -> tuple[Storage, str]:
+    span = hull(work.span(m) for m in members)
+    entries = [(work.noise.points(value_in(m)), g) for m in members if (g := entry_gain(m, work)) > 0]
+    method = _method(members, work) if entries else "minmax"
+    points = mixed(entries) if entries else work.noise.points(value_in(members[0]))
+    return choose(points, span, work.format_of(members[0]), method)
 
 
-def _value(place: Place) -> Node:
-    return place[0] if place[1] is None else operands(place[0])[place[1]]
-
-
-def _decisions(work: Work) -> Iterator[Decision]:
-    for node in work.module.graph.nodes:
-        if node.op == "placeholder" and is_float(node):
-            yield _decision((node, None), None, "graph input: stays float, each reader quantizes it", work)
-        elif node in work.facts.integer:
-            yield from _integer_decisions(node, work)
-        elif node in work.facts.floating:
-            yield _decision((node, None), None, f"float: {work.facts.floating[node]}", work)
-
-
-def _integer_decisions(node: Node, work: Work) -> Iterator[Decision]:
-    for i in activations(node, work):
-        yield _decision((node, i), work.storages[(node, i)], _operand_rule(node, i, work), work)
-    yield from _weight_decisions(node, work)
-    if node in work.facts.fused:
-        activation = work.facts.fused[node].name
-        yield _decision((node, None), None, f"runs as one kernel with {activation}: nothing is stored between", work)
-    else:
-        effect = work.facts.effects[node]
-        yield _decision(
-            (node, None), work.storages[(node, None)], f"{effect.kind.value} numbers: {effect.reason}", work
+def _method(members: list[Place], work: Work) -> str:
+    asked = {str(work.demands.method[m[0]].range) for m in members if m[0] in work.demands.method}
+    if len(asked) > 1:
+        names = ", ".join(sorted({value_in(m).name for m in members}))
+        raise PlanError(
+            f"two range methods are asked of one scale: {', '.join(sorted(asked))}", why=f"shared by {names}"
         )
+    return asked.pop() if asked else work.recipe.range
 
 
-def _operand_rule(node: Node, i: int, work: Work) -> str:
-    producer = operands(node)[i]
-    if producer not in work.facts.integer:
-        return "quantized where it is read"
-    same = work.storages[(node, i)] == work.storages.get((producer, None))
-    return "read as stored" if same else "requantized where it is read"
+def _must_fit(pinned: Place, members: list[Place], storage: Storage, work: Work) -> None:
+    """A pin inside an op binds the whole class: its type must be one that each op of the class runs in."""
+    for node, _ in members:
+        form = work.target.formats.get(work.labels.get(node, "float"))
+        if form is not None and form.dtype != storage.dtype:
+            raise PlanError(
+                f"'{node.name}' runs in {form.dtype} and is asked to hold {storage.dtype}",
+                where=f"{source_of(pinned[0])} and {source_of(node)}",
+                why=f"{work.pins[pinned][1]} asks for {storage}; {work.reasons.get(node, '')}",
+                hint="ask for a type that the op runs in, or for another precision of the op",
+            )
 
 
-def _weight_decisions(node: Node, work: Work) -> Iterator[Decision]:
-    if weight_axis(node) is None:
-        return
-    weight = constant_of(operands(node)[1])
-    assert weight is not None  # relations labels an op integer only with a static weight
-    x, bias = _input_storage(node, work), constant_of(operands(node)[2]) if len(operands(node)) > 2 else None
-    storage = storage_for_weight(weight, work.target.weight, work.target.weight_axis(node), finest_for(bias, x))
-    yield _decision((node, 1), storage, "weight: symmetric, from its own numbers", work)
-    if bias is not None:
-        yield _decision((node, 2), storage_for_bias(x, storage), "bias: int32 at input scale times weight scale", work)
+def _notes(work: Work) -> Iterator[str]:
+    if work.total_noise > SILENCE and any(map(work.is_integer, work.labels)):
+        yield f"predicted SQNR of the outputs: {-10 * math.log10(work.total_noise):.1f} dB"
+    yield from _left_in_float(work)
+    for value, span in work.facts.tame.items():
+        yield f"{value.name} holds a mask's fills, which have no vote: its range is {span[0]:.4g} … {span[1]:.4g}"
 
 
-def _input_storage(node: Node, work: Work) -> Storage:
-    """What the kernel reads: the op's own operand, or that of the pad that runs inside it."""
-    own = work.storages.get((node, 0))
-    return own if own is not None else work.storages[(operands(node)[0], 0)]
-
-
-def _decision(place: Place, storage: Storage | None, rule: str, work: Work) -> Decision:
-    node, operand = place
-    reads = operands(node)[operand].name if operand is not None else None
-    because = work.because.get(place, ())
-    return Decision(Slot(node.name, operand), storage, rule, because, reads, source_of(node), str(node.target))
+def _left_in_float(work: Work) -> Iterator[str]:
+    """A cast in which weights stay float is a smaller gain than the user expects: say so."""
+    weighted = [n for n in work.labels if weight_axis(n) is not None and not n.meta.get("ingot_float")]
+    left = [n for n in weighted if not work.is_integer(n)]
+    if left:
+        why = work.reasons[left[0]]
+        yield f"{len(left)} of {len(weighted)} ops with weights stay float, the first is {left[0].name}: {why}"
+    if not any(map(work.is_integer, work.labels)):
+        yield "nothing in this model was quantized"

@@ -1,4 +1,4 @@
-"""What the solver works on: facts, classes so far, and the measured range of what a slot holds."""
+"""What the solver works on: facts, labels and classes so far, and what a slot holds."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from dataclasses import dataclass, field
 
 from torch.fx import GraphModule, Node
 
-from ingot.graph import constant_of, is_float, value_name
+from ingot.graph import is_float
 from ingot.plan.classes import Classes
+from ingot.plan.demands import Demands
 from ingot.plan.model import Storage
-from ingot.plan.qparams import hull
+from ingot.plan.noise import Noise
 from ingot.plan.relations import Relations
-from ingot.ranges import Ranges
+from ingot.plan.spans import Span
+from ingot.recipe import Recipe
 from ingot.semantics import operands
 from ingot.semantics.weights import weight_axis
-from ingot.targets.base import Target
+from ingot.targets.base import Format, Target
 
 Place = tuple[Node, int | None]  # a slot with its node at hand
 
@@ -22,38 +24,55 @@ Place = tuple[Node, int | None]  # a slot with its node at hand
 @dataclass
 class Work:
     module: GraphModule
-    ranges: Ranges
     target: Target
+    recipe: Recipe
     facts: Relations
+    demands: Demands
+    noise: Noise
+    labels: dict[Node, str] = field(default_factory=dict)  # op -> the precision it runs in
+    reasons: dict[Node, str] = field(default_factory=dict)  # op -> why that one
+    total_noise: float = 0.0  # predicted at the outputs, as a share of the signal
+    total_time: float = 0.0
+    fused: dict[Node, Node] = field(default_factory=dict)  # op -> the op that runs in its kernel
+    inside: set[Node] = field(default_factory=set)  # ops that run in the kernel of what they read
+    pins: dict[Place, tuple[Storage, str]] = field(
+        default_factory=dict
+    )  # slot -> how it must be stored, and who says so
     classes: Classes[Place] = field(default_factory=Classes)
     storages: dict[Place, Storage] = field(default_factory=dict)
     because: dict[Place, tuple[str, ...]] = field(default_factory=dict)
 
+    def is_integer(self, node: Node) -> bool:
+        return self.labels.get(node, "float") != "float"
+
+    def is_stored(self, node: Node) -> bool:
+        """The value exists as integers: an integer op made it, or it is a graph input with a spec."""
+        return (self.is_integer(node) and node not in self.fused) or (node, None) in self.pins
+
+    def format_of(self, place: Place) -> Format:
+        node = place[0]
+        return self.target.formats[self.labels[node]]
+
+    def carried(self, node: Node) -> tuple[int, ...]:
+        """Operands of an integer op that are stored exactly as its output."""
+        return () if node in self.inside else self.facts.bound.get(node, ())
+
+    def span(self, place: Place) -> Span:
+        return self.facts.span(value_in(place))
+
+
+def value_in(place: Place) -> Node:
+    node, operand = place
+    return node if operand is None else operands(node)[operand]
+
 
 def activations(node: Node, work: Work) -> list[int]:
     """The operands of an integer op that carry activations; none where a fused producer stands before it."""
-    if node in work.facts.fused.values():
+    if node in work.inside:
         return []
+    return activation_operands(node)
+
+
+def activation_operands(node: Node) -> list[int]:
     weighted = weight_axis(node) is not None
     return [i for i, n in enumerate(operands(node)) if is_float(n) and not (weighted and i > 0)]
-
-
-def range_of(place: Place, work: Work) -> tuple[float, float]:
-    """The measured range of the value in a slot; a constant's own numbers."""
-    node, operand = place
-    value = node if operand is None else operands(node)[operand]
-    return value_range(value, work)
-
-
-def value_range(value: Node, work: Work) -> tuple[float, float]:
-    """As recorded; a constant's own numbers; for a value that a rewrite made, the hull of what it carries."""
-    constant = constant_of(value)
-    if constant is not None:
-        return float(constant.detach().min()), float(constant.detach().max())
-    stats = work.ranges.values.get(value_name(value))
-    effect = work.facts.effects.get(value)
-    if stats is None and effect is not None and effect.carriers:
-        carried = [value_range(operands(value)[i], work) for i in effect.carriers]
-        return hull([*carried, *((c, c) for c in effect.constants)])
-    assert stats is not None  # relations leaves a value without a range in float
-    return stats.min, stats.max

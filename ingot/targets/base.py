@@ -24,7 +24,7 @@ class Format:
 
 @dataclass(frozen=True)
 class Ability:
-    """The precisions in which a target runs one op inside its delegate (none: only the host has it), and who says so."""
+    """In which precisions a target runs one op inside its delegate (none: the host must), and who says so."""
 
     runs: frozenset[str]  # of "float" and the names of the target's formats
     because: str

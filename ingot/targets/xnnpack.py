@@ -14,7 +14,6 @@ from ingot.graph import fake_mode_of, value_of
 from ingot.semantics.weights import groups_of, weight_axis
 from ingot.targets.base import Ability, Format, Prices, Requirement, Target
 
-
 NOWHERE: frozenset[str] = frozenset()
 FLOAT = frozenset({"float"})
 BOTH = frozenset({"float", "int8"})

@@ -1,0 +1,107 @@
+"""Slots whose storage the user gives: graph inputs and outputs, and operands or results of ops a scope names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torch.fx import Node
+
+from ingot.errors import InputError, PlanError, nearest
+from ingot.graph import is_float, output_nodes, source_of
+from ingot.plan.demands import matches
+from ingot.plan.model import Storage
+from ingot.plan.qparams import storage_for
+from ingot.plan.work import Place, Work, value_in
+from ingot.recipe import Spec, Specs
+from ingot.semantics import operands
+from ingot.targets.base import Format
+
+
+def pin(work: Work) -> None:
+    """Fill in work.pins; two different storages demanded of one slot are a contradiction."""
+    for place, spec, rule in (*_inputs(work), *_outputs(work), *_scoped(work)):
+        wanted = storage_of(spec, place, work)
+        known = work.pins.setdefault(place, (wanted, rule))
+        if known[0] != wanted:
+            raise PlanError(
+                f"{place[0].name} is asked to be stored in two ways",
+                where=source_of(place[0]),
+                why=f"{known[1]} asks for {known[0]}; {rule} asks for {wanted}",
+                hint="leave one of them out",
+            )
+
+
+def storage_of(spec: Spec, place: Place, work: Work) -> Storage:
+    """As given; or from the measured range, in the given type."""
+    assert spec.qmin is not None
+    assert spec.qmax is not None
+    if spec.scale is not None:
+        return Storage(spec.dtype, spec.scale, spec.zero_point, spec.qmin, spec.qmax)
+    form = next((f for f in work.target.formats.values() if f.dtype == spec.dtype), None)
+    return storage_for(*work.span(place), form or Format(spec.dtype, spec.qmin, spec.qmax, spec.dtype == "int16"))
+
+
+def _inputs(work: Work) -> Iterator[tuple[Place, Spec, str]]:
+    nodes = [n for n in work.module.graph.nodes if n.op == "placeholder"]
+    for i, spec in _by_position(work.recipe.inputs, [n.name for n in nodes], "input"):
+        _must_be_float(nodes[i], "input")
+        yield (nodes[i], None), spec, f"input '{nodes[i].name}' of the recipe"
+
+
+def _outputs(work: Work) -> Iterator[tuple[Place, Spec, str]]:
+    nodes, last = output_nodes(work.module), next(n for n in reversed(work.module.graph.nodes) if n.op == "output")
+    for i, spec in _by_position(work.recipe.outputs, [n.name for n in nodes], "output"):
+        _must_be_float(nodes[i], "output")
+        yield (last, i), spec, f"output {i} of the recipe"
+
+
+def _must_be_float(node: Node, what: str) -> None:
+    if not is_float(node):
+        raise InputError(f"{what} '{node.name}' holds no float numbers: there is nothing to quantize")
+
+
+def _by_position(specs: Specs, names: list[str], what: str) -> Iterator[tuple[int, Spec]]:
+    """A list must have one entry for each; a table names those it means."""
+    listed = [k for k, _ in specs if isinstance(k, int)]
+    if listed and len(listed) != len(names):
+        raise InputError(f"the recipe has {len(listed)} {what}s, the model has {len(names)}: {', '.join(names)}")
+    for k, spec in specs:
+        if isinstance(k, str) and k not in names:
+            raise InputError(f"the model has no {what} '{k}'", hint=nearest(k, names))
+        if spec is not None:
+            yield (k if isinstance(k, int) else names.index(k)), spec
+
+
+def _scoped(work: Work) -> Iterator[tuple[Place, Spec, str]]:
+    for scope in (s for s in work.recipe.scopes if s.inputs or s.output):
+        for node in (n for n in work.facts.options if n in matches(scope, list(work.facts.options))):
+            if scope.output is not None:
+                yield (node, None), scope.output, f"the scope {scope}, output"
+            for i, spec in scope.inputs:
+                if spec is not None and isinstance(i, int) and i < len(operands(node)):
+                    yield (node, i), spec, f"the scope {scope}, input {i}"
+
+
+def refuse_conflicts(work: Work) -> None:
+    """Pins of one class must agree: what an op forces between them cannot be undone by a requantize."""
+    first: dict[Place, Place] = {}
+    for place in work.pins:
+        if place[0].op in ("placeholder", "output"):
+            continue  # on an edge, not inside an op: requantizing there is possible
+        other = first.setdefault(work.classes.find(place), place)
+        if work.pins[other][0] != work.pins[place][0]:
+            raise _conflict(other, place, work)
+
+
+def _conflict(a: Place, b: Place, work: Work) -> PlanError:
+    ways, path, here = work.classes.ways(a), [], b
+    while here != a:
+        here, why = ways[here]
+        path.append(why)
+    (x, rule_x), (y, rule_y) = work.pins[a], work.pins[b]
+    return PlanError(
+        f"{value_in(a).name} and {value_in(b).name} must be stored alike, and are asked not to be",
+        where=f"{source_of(a[0])} and {source_of(b[0])}",
+        why=f"{rule_x} asks for {x}; {rule_y} asks for {y}; between them: {'; '.join(dict.fromkeys(reversed(path)))}",
+        hint="ask for the same on both sides, or only on one",
+    )

@@ -1,0 +1,137 @@
+"""Which ops run on integers: the labels with the least time + worth * log(noise), by minimum cuts.
+
+The logarithm is concave, so its tangent at the noise of the last labelling bounds it from above: each round is an exact
+two-label minimum cut, and the objective falls from round to round. Three labels (int8, int16, float) are taken two at a
+time: int against float, then int8 against int16 among what stayed int8.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
+
+from torch.fx import Node
+
+from ingot.plan.costs import Costs
+from ingot.plan.mincut import Energy, least
+from ingot.plan.work import Work
+
+ROUNDS = 6
+SILENCE = 1e-12  # -120 dB: nobody pays for less
+
+
+def assign(work: Work) -> None:
+    """Fill in work.labels, work.reasons and the totals."""
+    costs, options = Costs(work), work.facts.options
+    order = [*work.target.formats, "float"]
+    work.labels = {n: next(p for p in order if p in found) for n, found in options.items()}
+    unhurried = sum(costs.time(n, label) for n, label in work.labels.items())
+    for pair in [(p, "float") for p in order[:1]] + [(order[0], p) for p in order[1:-1]]:
+        _improve(work, costs, pair, unhurried)
+    work.total_time, work.total_noise = unhurried, _noise(work, costs)
+    for node in options:
+        work.reasons[node] = _reason(node, work, costs)
+
+
+def _improve(work: Work, costs: Costs, pair: tuple[str, str], unhurried: float) -> None:
+    """Rounds of cuts between two labels, until nothing changes."""
+    worth = work.recipe.halving_noise_is_worth / math.log(2) * unhurried
+    for _ in range(ROUNDS):
+        rate = worth / max(_noise(work, costs), SILENCE)
+        before = dict(work.labels)
+        work.labels |= least(_energy(work, costs, pair, rate))
+        if work.labels == before:
+            return
+
+
+def _noise(work: Work, costs: Costs) -> float:
+    return sum(_noise_at(n, label, work, costs) for n, label in work.labels.items())
+
+
+def _noise_at(node: Node, label: str, work: Work, costs: Costs) -> float:
+    """The op's own noise, and that of quantizing what it reads from float (or from finer integers)."""
+    if label == "float":
+        return 0.0
+    entering = (costs.entering(node, i, label) for i, v in costs.edges(node) if _coarsens(v, label, work))
+    return costs.noise(node, label) + sum(entering)
+
+
+def _coarsens(value: Node, label: str, work: Work) -> bool:
+    before = work.labels.get(value, "float")
+    return before != label and (before == "float" or label == "int8")
+
+
+@dataclass(frozen=True)
+class _Terms:
+    """What choices cost: at an op, and between an op and what it reads."""
+
+    work: Work
+    costs: Costs
+    rate: float
+
+    def at(self, node: Node, label: str) -> float:
+        return self.costs.time(node, label) + self.rate * self.costs.noise(node, label)
+
+    def between(self, value: Node, reader: Node, operand: int, before: str, after: str) -> float:
+        spent = self.costs.crossing(value, before, after)
+        coarser = before != after and after != "float" and (before == "float" or after == "int8")
+        return spent + (self.rate * self.costs.entering(reader, operand, after) if coarser else 0.0)
+
+
+def _energy(work: Work, costs: Costs, pair: tuple[str, str], rate: float) -> Energy:
+    """Free are the ops that have one of the two labels now and may have the other."""
+    terms, energy = _Terms(work, costs, rate), Energy()
+    choices = {n: _choice(n, work, pair) for n in work.labels}
+    for node, (low, high) in choices.items():
+        energy.add(node, {low: terms.at(node, low), high: terms.at(node, high)}, (low, high))
+    for node in work.labels:
+        for i, value in costs.edges(node):
+            a, b = choices.get(value, ("float", "float")), choices[node]
+            energy.edge(value, node, a, b, partial(terms.between, value, node, i))
+    return energy
+
+
+def _choice(node: Node, work: Work, pair: tuple[str, str]) -> tuple[str, str]:
+    """(integer, other); twice the same label where there is nothing to choose."""
+    label, options = work.labels[node], work.facts.options[node]
+    if pair[1] == "float" and "float" in options and len(options) > 1:
+        return next(p for p in work.target.formats if p in options), "float"
+    if pair[1] != "float" and label in pair and set(pair) <= options.keys():
+        return pair
+    return label, label
+
+
+def _reason(node: Node, work: Work, costs: Costs) -> str:
+    label, options = work.labels[node], work.facts.options[node]
+    others = [p for p in (*work.target.formats, "float") if p in options and p != label]
+    if label == "float" and node in work.facts.barred and not others:
+        return work.facts.barred[node]
+    text = options[label] if label != "float" or not others else "chosen by price"
+    return "; ".join([text, *(_compare(node, label, other, work, costs) for other in others)])
+
+
+def _compare(node: Node, label: str, other: str, work: Work, costs: Costs) -> str:
+    """What the other choice for this op alone would do to the noise of the outputs and to the time."""
+    now, then = (_around(node, p, work, costs) for p in (label, other))
+    noise = (work.total_noise - now[1] + then[1]) / max(work.total_noise, SILENCE)
+    change = f"{10 * math.log10(noise):+.1f} dB" if noise > 0 else "all"
+    return f"{other} would be {change} of noise for {(then[0] - now[0]) / work.total_time:+.1%} of time"
+
+
+def _around(node: Node, label: str, work: Work, costs: Costs) -> tuple[float, float]:
+    """Time and noise of an op and of the conversions next to it, were it `label`."""
+    terms = _Terms(work, costs, 1.0)
+    time, noise = costs.time(node, label), costs.noise(node, label)
+    edges = [(v, node, i, work.labels.get(v, "float"), label) for i, v in costs.edges(node)]
+    for user in _users(node, work):
+        edges += [(node, user, i, label, work.labels[user]) for i, v in costs.edges(user) if v is node]
+    for value, reader, i, before, after in edges:
+        spent = costs.crossing(value, before, after)
+        time, noise = time + spent, noise + terms.between(value, reader, i, before, after) - spent
+    return time, noise
+
+
+def _users(node: Node, work: Work) -> Iterable[Node]:
+    return (u for u in node.users if u in work.labels)
