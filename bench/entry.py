@@ -12,13 +12,19 @@ Inputs = tuple[Tensor, ...]
 
 @dataclass
 class Entry:
-    """One bench model, ready to cast. `judge` splits its outputs into what is compared apart."""
+    """One bench model, ready to cast. `judge` splits its outputs into what is compared apart.
+
+    `held_out` are inputs no flow has seen, on which it is judged instead of on the calibration data; `exam` are images
+    and labels to count top-1 on.
+    """
 
     model: nn.Module
     example_inputs: Inputs
     calibration: list[Inputs]
     note: str
     judge: Callable[[list[Tensor]], list[Tensor]] | None = None
+    held_out: list[Inputs] | None = None
+    exam: tuple[Tensor, Tensor] | None = None
 
 
 class Unavailable(Exception):

@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.table import summary, table
 from bench.worker import FLOWS
-from bench.zoo import QUICK, ZOO
+from bench.zoo import QUICK, TRAINED, ZOO
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -105,7 +105,8 @@ def versions() -> dict[str, str]:
 
 
 def chosen(names: str) -> list[str]:
-    wanted = {"all": list(ZOO), "quick": list(QUICK)}.get(names) or [n.strip() for n in names.split(",")]
+    groups = {"all": list(ZOO), "quick": list(QUICK), "trained": list(TRAINED)}
+    wanted = groups.get(names) or [n.strip() for n in names.split(",")]
     unknown = [n for n in wanted if n not in ZOO]
     if unknown:
         raise SystemExit(f"unknown model: {', '.join(unknown)}. Known: {', '.join(ZOO)}")
@@ -114,7 +115,7 @@ def chosen(names: str) -> list[str]:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.run", description=__doc__)
-    parser.add_argument("--models", default="all", help="names with commas between, 'quick' or 'all' (default)")
+    parser.add_argument("--models", default="all", help="names with commas, 'quick', 'trained' or 'all' (default)")
     parser.add_argument("--json", type=Path, help="write everything measured here, after every model")
     parser.add_argument("--skip-stock", action="store_true", help="only Ingot")
     parser.add_argument("--rounds", type=int, default=30, help="timed runs of each artefact (default 30)")

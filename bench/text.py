@@ -26,14 +26,19 @@ class Encoder(nn.Module):
 
 
 class Sentence(nn.Module):
-    """A sentence transformer: encode, average over the real tokens, scale to length one."""
+    """A sentence transformer: encode, average over the real tokens, scale to length one.
+
+    The mask is handed over in four dimensions, which transformers takes as it is. The numbers are the same; without it
+    the mask is looked up with computed indices, which the stock quantizer makes float and dies of.
+    """
 
     def __init__(self, net: nn.Module):
         super().__init__()
         self.net = net
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        hidden = self.net(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+        mask = attention_mask[:, None, None, :].bool()
+        hidden = self.net(input_ids=input_ids, attention_mask=mask).last_hidden_state
         weight = attention_mask.unsqueeze(-1).to(hidden.dtype)
         pooled = (hidden * weight).sum(1) / weight.sum(1).clamp(min=1e-9)
         return nn.functional.normalize(pooled, dim=1)

@@ -11,13 +11,14 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from bench import data, nets, text
+from bench import data, nets, text, trained
 from bench.entry import Entry, Inputs, Unavailable
 from bench.packages import torchvision_models
 from bench.settle import center, liveliness, settle, spread
 
 ZOO: dict[str, Callable[[], Entry]] = {}
 QUICK = ("digits_cnn", "mobilenet_v2", "resnet18", "shufflenet_v2", "unet", "bert", "gru")
+TRAINED = ("mnist_cnn", "mnist_vit", "mnist_skip", "efficientnet_lite0", "minilm")
 
 
 def model(build: Callable[[], Entry]) -> Callable[[], Entry]:
@@ -178,6 +179,8 @@ def efficientnet_lite0() -> Entry:
     return Entry(net.eval(), batches[0], batches, "real ImageNet weights, photos")
 
 
+for _build in (trained.mnist_cnn, trained.mnist_vit, trained.mnist_skip):
+    model(_build)
 for _build in (text.bert, text.minilm, text.whisper_encoder):
     model(_build)
 
