@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.fx import Node
 from torch.fx.node import map_arg
 
+from ingot.graph import value_name
 from ingot.semantics.weights import weight_axis
 
 PROBES = 2  # backward passes a batch: gains are wanted to a factor of two, not to a percent
@@ -67,13 +68,22 @@ class Tape:
             if node not in arrived:
                 continue
             back = arrived.pop(node)
-            found[node.name] = _square(back)
-            pulled = torch.autograd.grad(out, [x for _, _, x in leaves], back, retain_graph=True, allow_unused=True)
+            found[value_name(node)] = _square(back)
+            pulled = _pulled(out, [x for _, _, x in leaves], back)
             for (i, source, _), g in zip(leaves, pulled, strict=True):
                 if g is not None and math.isfinite(gain := _square(g)):
-                    found[key(node.name, source.name, i)] = _by_channel(node, g) if _is_weight(node, i) else gain
+                    found[key(value_name(node), value_name(source), i)] = (
+                        _by_channel(node, g) if _is_weight(node, i) else gain
+                    )
                     arrived[source] = arrived[source] + g if source in arrived else g
-        return {**found, **{n.name: _square(g) for n, g in arrived.items()}}
+        return {**found, **{value_name(n): _square(g) for n, g in arrived.items()}}
+
+
+def _pulled(out: Tensor, leaves: list[Tensor], back: Tensor) -> Sequence[Tensor | None]:
+    try:
+        return torch.autograd.grad(out, leaves, back, retain_graph=True, allow_unused=True)
+    except RuntimeError:  # state that the program overwrote is gone: what depends on it has no gain
+        return [None] * len(leaves)
 
 
 def _leaf_maker(env: dict[Node, Any], leaves: list[tuple[int, Node, Tensor]]) -> Callable[[Node], Any]:

@@ -37,6 +37,7 @@ def lower_graph(program: Program, quantized: GraphModule, target: Target) -> Low
         edge = _stage("partition", target, lambda: _to_edge(exported, target))
     graph = edge.exported_program().graph_module
     delegates, host_ops = _delegates(graph), _host_ops(graph, target, reasons)
+    target.finish(graph)
     pte = _stage("serialise", target, lambda: _serialise(edge, program))  # rewrites the graph: look before
     return Lowered(pte, delegates, host_ops, _boundary(program))
 
@@ -60,10 +61,20 @@ def _export(program: Program, quantized: GraphModule) -> torch.export.ExportedPr
         # Provenance is copied again at every re-tracing and grows each time; nothing after this reads it.
         node.meta.pop("from_node", None)
         node.meta.pop("quantization_annotation", None)
+    _own_dequantizes(quantized)
     restore_state(quantized, program.state)  # the file starts from the values that the user's buffers had
     shapes = program.dynamic_shapes
     with torch.no_grad():
         return torch.export.export(quantized, program.example_inputs, dynamic_shapes=shapes, strict=False)
+
+
+def _own_dequantizes(quantized: GraphModule) -> None:
+    """One dequantize a reader: XNNPACK's layout pass hands what one reader needs in another layout to all of them."""
+    for node in [n for n in quantized.graph.nodes if "dequantize_per" in str(n.target)]:
+        for user in list(node.users)[1:]:
+            with quantized.graph.inserting_after(node):
+                user.replace_input_with(node, quantized.graph.node_copy(node))
+    quantized.recompile()
 
 
 def _to_edge(exported: torch.export.ExportedProgram, target: Target) -> Any:

@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.errors import PlanError
 from ingot.graph import constant_of, fresh_name, source_of
-from ingot.plan.model import Plan, Slot, Storage
+from ingot.plan.model import Decision, Plan, Slot, Storage, as_float32
 from ingot.semantics import operands
 
 
@@ -24,8 +24,7 @@ def quantize(module: GraphModule, plan: Plan, *, float_bias: bool) -> GraphModul
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
     work = _copy(module)
-    if float_bias:
-        plan = _round_biases(work, plan)
+    plan = _round_biases(work, plan) if float_bias else _float32_biases(plan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torchao warns about its own deprecations
         prepared = prepare_pt2e(work, _replayer(plan))
@@ -48,6 +47,17 @@ def _round_biases(module: GraphModule, plan: Plan) -> Plan:
             _round(module, operands(by_name[d.slot.node])[d.slot.operand], d.storage)
     left = tuple(d if d.storage is None or d.storage.dtype != "int32" else replace(d, storage=None) for d in plan)
     return replace(plan, decisions=left)
+
+
+def _float32_biases(plan: Plan) -> Plan:
+    """A bias that the graph itself quantizes has float32 scales, as its quantize op does."""
+
+    def rounded(d: Decision) -> Decision:
+        if d.storage is None or d.storage.dtype != "int32":
+            return d
+        return replace(d, storage=replace(d.storage, scale=as_float32(d.storage.scale)))
+
+    return replace(plan, decisions=tuple(map(rounded, plan)))
 
 
 def _round(module: GraphModule, node: Node, storage: Storage) -> None:

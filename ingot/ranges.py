@@ -22,7 +22,7 @@ from torch.fx.node import map_arg
 from ingot.casting import whole_file
 from ingot.errors import InputError
 from ingot.gains import Gains, Tape
-from ingot.graph import output_nodes
+from ingot.graph import output_nodes, value_name
 from ingot.histogram import RAW_BINS, Measure, Stats, flat, measure, quantile, sparse
 
 __all__ = ["Ranges", "Stats", "quantile", "record_module"]
@@ -136,7 +136,8 @@ class _Recorder:
         self.gains: list[Gains] = []
         self.steps = _steps(nodes)
         self.homes = {n: _home(module, n.target) for n in nodes if n.op == "get_attr"}
-        self.tallies = {n.name: _Tally() for n in nodes if n.op in _MEASURED and n.name not in known}
+        self.names = {n: value_name(n) for n in nodes if n.op in _MEASURED}
+        self.tallies = {name: _Tally() for name in self.names.values() if name not in known}
         self.steady: dict[str, str] = {}
         self.batches = self.samples = 0
         self.at = ""  # the node under way
@@ -162,8 +163,9 @@ class _Recorder:
         for n, dead in self.steps:
             self.at = n.name
             value = self.env[n] = self._value(n, inputs, tape)
-            if n.name in self.tallies and _is_floating(value):
-                self.tallies[n.name].add(self._measure(n, value))
+            tally = self.tallies.get(self.names.get(n, ""))
+            if tally is not None and _is_floating(value):
+                tally.add(self._measure(n, value))
             for gone in dead:
                 del self.env[gone]
         if tape:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch.fx import Node
 
 from ingot.graph import constant_of, evaluate_fake, is_float
-from ingot.plan.noise import elements
+from ingot.plan.noise import elements, known_size
 from ingot.plan.qparams import storage_for_weight
 from ingot.plan.spans import width
 from ingot.plan.work import Work, activation_operands
@@ -108,4 +108,4 @@ def _count(node: Node) -> float:
     counter = FlopCounterMode(display=False)
     with contextlib.suppress(Exception), counter:  # what cannot be run alone counts as elementwise
         evaluate_fake(node)
-    return max(counter.get_total_flops() / 2, float(elements(node)))
+    return max(known_size(counter.get_total_flops()) / 2, float(elements(node)))

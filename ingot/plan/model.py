@@ -14,7 +14,7 @@ from ingot.errors import InputError, PlanError, nearest
 VERSION = 1
 
 
-def _float32(scale: float | tuple[float, ...]) -> float | tuple[float, ...]:
+def as_float32(scale: float | tuple[float, ...]) -> float | tuple[float, ...]:
     rounded = struct.unpack(f"{len(s)}f", struct.pack(f"{len(s)}f", *s)) if (s := _as_tuple(scale)) else ()
     return rounded if isinstance(scale, tuple) else rounded[0]
 
@@ -37,7 +37,7 @@ class Storage:
     def __post_init__(self) -> None:
         """Scales are float32 numbers, as every runtime has them; those of a bias are products of two and stay exact."""
         if self.dtype != "int32":
-            object.__setattr__(self, "scale", _float32(self.scale))
+            object.__setattr__(self, "scale", as_float32(self.scale))
 
     @property
     def span(self) -> tuple[float, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -113,8 +114,13 @@ def elements(value: Node) -> int:
     val = value_of(value)
     count = 1
     for d in getattr(val, "shape", ()):
-        count *= d if isinstance(d, int) else int(getattr(getattr(d, "node", None), "hint", None) or 1)
+        count *= known_size(d)
     return count
+
+
+def known_size(number: Any) -> int:
+    """A symbolic number as what it was when the program was captured."""
+    return number if isinstance(number, int) else int(getattr(getattr(number, "node", None), "hint", None) or 1)
 
 
 def _within(points: Points, span: Span) -> Points:

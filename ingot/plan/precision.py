@@ -1,4 +1,4 @@
-"""Which ops run on integers: the labels with the least time + worth * log(noise), by minimum cuts.
+"""Which ops run on integers: the labels with the least time + worth * log(noise + enough), by minimum cuts.
 
 The logarithm is concave, so its tangent at the noise of the last labelling bounds it from above: each round is an exact
 two-label minimum cut, and the objective falls from round to round. Three labels (int8, int16, float) are taken two at a
@@ -19,7 +19,8 @@ from ingot.plan.mincut import Energy, least
 from ingot.plan.work import Work
 
 ROUNDS = 6
-SILENCE = 1e-12  # -120 dB: nobody pays for less
+SILENCE = 1e-12  # -120 dB: as good as none
+ENOUGH = 1e-4  # -40 dB: what good int8 nets reach; nobody pays for much less
 
 
 def assign(work: Work) -> None:
@@ -39,7 +40,7 @@ def _improve(work: Work, costs: Costs, pair: tuple[str, str], unhurried: float) 
     """Rounds of cuts between two labels, until nothing changes."""
     worth = work.recipe.halving_noise_is_worth / math.log(2) * unhurried
     for _ in range(ROUNDS):
-        rate = worth / max(_noise(work, costs), SILENCE)
+        rate = worth / (_noise(work, costs) + ENOUGH)
         before = dict(work.labels)
         work.labels |= least(_energy(work, costs, pair, rate))
         if work.labels == before:
@@ -75,7 +76,8 @@ class _Terms:
         return self.costs.time(node, label) + self.rate * self.costs.noise(node, label)
 
     def between(self, value: Node, reader: Node, operand: int, before: str, after: str) -> float:
-        spent = self.costs.crossing(value, before, after)
+        # The way in is no choice: somebody asked for integers, so what comes from outside is converted at some point.
+        spent = self.costs.crossing(value, before, after) if value in self.work.labels else 0.0
         coarser = before != after and after != "float" and (before == "float" or after == "int8")
         return spent + (self.rate * self.costs.entering(reader, operand, after) if coarser else 0.0)
 
@@ -128,7 +130,7 @@ def _around(node: Node, label: str, work: Work, costs: Costs) -> tuple[float, fl
     for user in _users(node, work):
         edges += [(node, user, i, label, work.labels[user]) for i, v in costs.edges(user) if v is node]
     for value, reader, i, before, after in edges:
-        spent = costs.crossing(value, before, after)
+        spent = costs.crossing(value, before, after) if value in work.labels else 0.0
         time, noise = time + spent, noise + terms.between(value, reader, i, before, after) - spent
     return time, noise
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from ingot.graph import constant_of
 from ingot.plan.costs import BYTES
 from ingot.plan.noise import elements
-from ingot.plan.precision import SILENCE
+from ingot.plan.precision import ENOUGH, SILENCE
 from ingot.plan.spans import Span, hull, width, with_zero
 from ingot.plan.work import Place, Work, activations, value_in
 from ingot.semantics import operands
@@ -70,10 +70,10 @@ def _same_pin(a: _Pool, b: _Pool) -> bool:
 
 def _worth_a_requantize(lost: float, bits: float, producer: Place, work: Work) -> bool:
     """By the exchange rate of the recipe; and in any case where a reader would lose bits that can be heard."""
-    total = max(work.total_noise, SILENCE)
+    total = work.total_noise + ENOUGH
     rate = work.recipe.halving_noise_is_worth / math.log(2) / total
     dear = rate * lost > _time(producer, work) / max(work.total_time, 1.0)
-    return lost > 0 and (dear or (bits > FREE_BITS and lost > AUDIBLE * total))
+    return lost > 0 and (dear or (bits > FREE_BITS and lost > AUDIBLE * work.total_noise))
 
 
 def _told(producer: Place, bits: float, apart: float, together: float, joined: _Pool | None, work: Work) -> str:

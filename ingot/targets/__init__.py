@@ -22,9 +22,10 @@ class Availability:
 
 
 def known() -> dict[str, Target]:
+    from ingot.targets.arm import ETHOS_U55, ETHOS_U85, VGF
     from ingot.targets.xnnpack import XNNPACK
 
-    return {t.name: t for t in (XNNPACK,)}
+    return {t.name: t for t in (XNNPACK, VGF, ETHOS_U55, ETHOS_U85)}
 
 
 def find(name: str | Target) -> Target:

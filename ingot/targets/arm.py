@@ -8,7 +8,7 @@ import importlib.metadata
 import operator
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
@@ -17,8 +17,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from ingot.capture import first_sentence
 from ingot.errors import ArtefactError
-from ingot.graph import constant_of, has_symbols, is_float, value_of
+from ingot.graph import constant_of, has_symbols, is_float, source_of, value_of
 from ingot.semantics import operands
 from ingot.semantics.weights import weight_axis
 from ingot.targets.base import Ability, Format, Prices, Requirement, Target
@@ -128,9 +129,8 @@ def _is_rounding(node: Node) -> bool:
 
 def _op_name(node: Node) -> str:
     """permute_copy.default, of an op of ATen or of the edge dialect."""
-    return (
-        str(getattr(node.target, "__name__", node.target)).removeprefix("aten.").removeprefix("quantized_decomposed.")
-    )
+    name = str(getattr(node.target, "__name__", node.target))
+    return name.removeprefix("aten.").removeprefix("quantized_decomposed.")
 
 
 def separate(graph: torch.fx.Graph) -> None:
@@ -167,7 +167,7 @@ def partitioners(name: str) -> list[Any]:
 def _marking(name: str) -> Any:
     base = _partitioner_class(name)
 
-    class Marking(base):  # type: ignore[misc]
+    class Marking(base):  # type: ignore[misc,valid-type]
         """Marks what runs on integers, keeps each delegate's TOSA in a folder of its own, says what it refused."""
 
         def transform_for_pre_decomposition(self, exported_program: Any) -> Any:
@@ -287,7 +287,7 @@ def _learn(target: str, asked: dict[str, Node]) -> None:
             _abilities[(target, signature)] = answer
     except Exception as e:
         if len(asked) == 1:
-            why = f"Arm's tools failed on it: {type(e).__name__}: {str(e).strip().splitlines()[0][:200] if str(e).strip() else ''}"
+            why = f"Arm's tools failed on it: {type(e).__name__}: {first_sentence(e)}"
             _abilities[(target, next(iter(asked)))] = Ability(NOWHERE, why)
             return
         items = list(asked.items())
@@ -378,10 +378,8 @@ class _Question:
     def _channels(self, constant: torch.Tensor, dtype: str, axis: int | None) -> Node:
         kind, many = getattr(torch, dtype), constant.shape[axis or 0]
         stored = self._constant(torch.zeros(constant.shape, dtype=kind))
-        scales, zeros = (
-            self._constant(torch.full((many,), 1 / 64)),
-            self._constant(torch.zeros(many, dtype=torch.int64)),
-        )
+        scales = self._constant(torch.full((many,), 1 / 64))
+        zeros = self._constant(torch.zeros(many, dtype=torch.int64))
         limits = torch.iinfo(kind)
         dq = torch.ops.quantized_decomposed.dequantize_per_channel.default
         return self.graph.call_function(dq, (stored, scales, zeros, axis or 0, limits.min + 1, limits.max, kind))
@@ -449,7 +447,7 @@ def _partitioned(target: str, exported: Any) -> tuple[Any, Any]:
 
     base = _partitioner_class(target)
 
-    class Asking(base):  # type: ignore[misc]
+    class Asking(base):  # type: ignore[misc,valid-type]
         def partition(self, exported_program: Any) -> Any:
             mark(exported_program.graph)
             base.partition(self, exported_program)
@@ -497,7 +495,7 @@ def _behind(output: Node) -> Iterator[Node]:
 
 
 def _taken_apart(target: str, fixed: dict[str, Node]) -> dict[str, str]:
-    """Ops that Arm's own flow takes apart before it quantizes: whole and on integers its later passes may die on them."""
+    """Ops that Arm's own flow takes apart before it quantizes: whole and on integers its later passes may die."""
     question = _Question()
     for signature, node in fixed.items():
         question.add(signature, node, "float")
@@ -535,8 +533,51 @@ def rescales(node: Node) -> bool:
     return False
 
 
-def rules() -> Sequence[Any]:
-    return ()
+def rules(target: str) -> Sequence[Any]:
+    return (_Decompositions(target),)
+
+
+@dataclass(frozen=True)
+class _Decompositions:
+    """Softmax, norms, means, divisions, scalars … taken apart as Arm's own flow does before it quantizes."""
+
+    target: str
+    name: str = "arm-decompositions"
+
+    def apply(self, module: GraphModule) -> list[str]:
+        before = {n.name: n for n in module.graph.nodes}
+        for node in before.values():
+            node.meta.setdefault("ingot_value", node.name)
+        made = _decomposed(self.target, module)
+        gone = [n for n in before.values() if n.op == "call_function" and not _survives(n, made)]
+        _last_keeps_identity(made)
+        _become(module, made)
+        return [f"{n.name} ({source_of(n)})" for n in gone]
+
+
+def _survives(node: Node, made: GraphModule) -> bool:
+    same = [n for n in made.graph.nodes if n.meta.get("ingot_value") == node.meta["ingot_value"]]
+    return len(same) == 1 and same[0].target == node.target
+
+
+def _last_keeps_identity(module: GraphModule) -> None:
+    """What replaces an op inherits its meta data; only the last of them holds its value."""
+    seen: set[str] = set()
+    for node in reversed(module.graph.nodes):
+        value = node.meta.get("ingot_value")
+        if value in seen:
+            node.meta = {k: v for k, v in node.meta.items() if k != "ingot_value"}
+        elif value is not None:
+            seen.add(value)
+
+
+def _become(module: GraphModule, made: GraphModule) -> None:
+    if made is not module:
+        for name, tensor in (*made.named_buffers(), *made.named_parameters()):
+            if "." not in name and not hasattr(module, name):
+                module.register_buffer(name, tensor.detach())
+        module.graph = made.graph
+    module.recompile()
 
 
 def _version(package: str) -> str | None:
@@ -594,17 +635,13 @@ def _target(name: str, backend: str, description: str, needs: Iterable[Requireme
         rescales=rescales,
         float_bias=False,
         weight_axis=weight_axis,
-        rules=rules,
+        rules=partial(rules, name),
         partitioners=partial(partitioners, name),
         run=run,
         executed_on="TOSA reference model, on what the compiler was given",
         prices=prices,
-        **_finishing(),
+        finish=finish,
     )
-
-
-def _finishing() -> dict[str, Callable[[GraphModule], None]]:
-    return {"finish": finish}
 
 
 NPU = Prices({"int8": 1.0, "int16": 2.0, "float": 100.0})

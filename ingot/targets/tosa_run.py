@@ -138,7 +138,8 @@ def main(folder: Path, batches: int) -> None:
     import numpy as np
     import tosa_reference_model as model
 
-    graph, out = (folder / "graph.tosa").read_bytes(), {}
+    graph = (folder / "graph.tosa").read_bytes()
+    out: dict[str, Any] = {}
     with np.load(folder / "in.npz") as given:
         for b in range(batches):
             names = sorted((k for k in given if k.startswith(f"{b}_")), key=lambda k: int(k.split("_")[1]))
