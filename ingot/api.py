@@ -20,7 +20,7 @@ from ingot.plan.model import Plan
 from ingot.plan.solve import solve
 from ingot.progress import Silent
 from ingot.quantize import quantize
-from ingot.ranges import Ranges, record_module
+from ingot.ranges import Ranges, measured_again, record_module
 from ingot.recipe import Recipe, recipe_from
 from ingot.targets import Availability, available, find
 from ingot.verify import Evidence, verify_artefact
@@ -103,7 +103,10 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: Any = None) -
         raise PlanError("these ranges were recorded on another program", hint="record this program first")
     settings = recipe_from(recipe)
     form = legalized(program, find(target), settings)
-    return solve(form.program.module, ranges, find(target), form.program.fingerprint, form.rewrites, settings)
+    module, state = form.program.module, form.program.state
+    if not find(target).float_inside:
+        ranges = measured_again(module, ranges, lambda: restore_state(module, state))
+    return solve(module, ranges, find(target), form.program.fingerprint, form.rewrites, settings)
 
 
 def lower(program: Program, plan: Plan, *, recipe: Any = None) -> Casting:

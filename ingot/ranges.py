@@ -10,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,13 @@ from torch.fx.node import map_arg
 from ingot.casting import whole_file
 from ingot.errors import InputError
 from ingot.gains import Gains, Tape
-from ingot.graph import output_nodes, value_name
+from ingot.graph import is_float, output_nodes, value_name
 from ingot.histogram import RAW_BINS, Measure, Stats, flat, measure, quantile, sparse
 
 __all__ = ["Ranges", "Stats", "quantile", "record_module"]
 
 FORMAT, VERSION = "ingot.ranges", 2
+KEPT, KEPT_BYTES = 64, 1 << 26  # batches
 GAIN_BATCHES = 1  # batches that are also run backwards, to learn which errors reach the outputs
 
 
@@ -42,9 +43,14 @@ class Ranges:
     notes: tuple[str, ...] = ()
     steady: Mapping[str, str] = field(default_factory=dict)  # digest of each input that was the same in every batch
     gains: Mapping[str, float | tuple[float, ...]] = field(default_factory=dict)  # by slot: see gains.py
+    # The first batches, for values that only a target's rewriting makes, and what was measured so. In memory only.
+    kept: tuple[tuple[Any, ...], ...] = field(default=(), repr=False, compare=False)
+    again: dict[str, Ranges] = field(default_factory=dict, repr=False, compare=False)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        body = {"format": FORMAT, "version": VERSION, **asdict(self), "values": _packed(self.values)}
+        fields = ("batches", "samples", "fingerprint", "notes", "steady", "gains")
+        rest = {name: getattr(self, name) for name in fields}
+        body = {"format": FORMAT, "version": VERSION, **rest, "values": _packed(self.values)}
         with whole_file(path) as f:
             f.write(json.dumps(body, separators=(",", ":")).encode())
         return Path(path)
@@ -69,7 +75,8 @@ class Ranges:
         steady = {n: d for n, d in self.steady.items() if other.steady.get(n) == d}
         gains = _averaged([self.gains, other.gains])
         batches, samples = self.batches + other.batches, self.samples + other.samples
-        return _finished(values, batches, samples, self.fingerprint, steady, gains)
+        made = _finished(values, batches, samples, self.fingerprint, steady, gains)
+        return replace(made, kept=(*self.kept, *other.kept)[:KEPT])
 
 
 def record_module(
@@ -93,6 +100,27 @@ def record_module(
         if on_batch:
             on_batch(i)
     return recorder.ranges(fingerprint)
+
+
+def measured_again(module: torch.fx.GraphModule, ranges: Ranges, restore: Callable[[], None]) -> Ranges:
+    """With the values that only rewriting made, measured on the batches that were kept; all others keep their record.
+
+    `restore` puts the state of the program back to where it starts.
+    """
+    nodes = [n for n in module.graph.nodes if n.op == "call_function" and is_float(n)]
+    names = " ".join(map(value_name, nodes))
+    if names in ranges.again:
+        return ranges.again[names]
+    new = {value_name(n) for n in nodes} - ranges.values.keys()
+    if not new or not ranges.kept:
+        return ranges
+    restore()
+    more = record_module(module, ranges.kept, known=ranges)
+    restore()
+    note = f"{len(new)} values that rewriting made were measured in another float run over {len(ranges.kept)} batches"
+    gains = {**ranges.gains, **more.gains}
+    ranges.again[names] = replace(ranges, values=more.values, gains=gains, notes=(*ranges.notes, note))
+    return ranges.again[names]
 
 
 _ONE = np.uint32(1)
@@ -134,6 +162,7 @@ class _Recorder:
         self.inputs = [n.name for n in nodes if n.op == "placeholder"]
         self.outputs = output_nodes(module)
         self.gains: list[Gains] = []
+        self.kept: list[tuple[Any, ...]] = []
         self.steps = _steps(nodes)
         self.homes = {n: _home(module, n.target) for n in nodes if n.op == "get_attr"}
         self.names = {n: value_name(n) for n in nodes if n.op in _MEASURED}
@@ -154,6 +183,8 @@ class _Recorder:
         except Exception as e:
             hint = "give batches of the shapes and dtypes the program was captured with"
             raise InputError(f"batch {index} does not run", where=self.at, why=str(e), hint=hint) from e
+        if len(self.kept) < KEPT and sum(map(_bytes, self.kept)) + _bytes(batch) <= KEPT_BYTES:
+            self.kept.append(tuple(t.clone() if isinstance(t, Tensor) else t for t in batch))
         self.batches, self.samples = index + 1, self.samples + _samples(batch)
 
     def _run(self, batch: tuple[Any, ...]) -> None:
@@ -220,7 +251,8 @@ class _Recorder:
             raise InputError("there is nothing to record: no batches came", hint=hint)
         new = {name: tally.stats() for name, tally in self.tallies.items() if tally.seen}
         gains = _averaged(self.gains)
-        return _finished({**self.known, **new}, self.batches, self.samples, fingerprint, self.steady, gains)
+        made = _finished({**self.known, **new}, self.batches, self.samples, fingerprint, self.steady, gains)
+        return replace(made, kept=tuple(self.kept))
 
 
 _MEASURED = ("placeholder", "call_function")
@@ -250,6 +282,10 @@ def _same_elements(a: Tensor, before: Tensor) -> bool:
     if a.dtype != before.dtype or a.numel() != before.numel() or a.data_ptr() != before.data_ptr():
         return False
     return flat(before).data_ptr() == a.data_ptr()
+
+
+def _bytes(batch: tuple[Any, ...]) -> int:
+    return sum(t.numel() * t.element_size() for t in batch if isinstance(t, Tensor))
 
 
 def _samples(batch: tuple[Any, ...]) -> int:

@@ -26,10 +26,11 @@ class Costs:
     _weights: dict[Node, float] = field(default_factory=dict)
 
     def time(self, node: Node, label: str) -> float:
-        """Multiplications, bytes moved and one call; and a hop where only the host can run it."""
+        """Multiplications, bytes moved, one call, the weights in the file; and a hop where only the host can run it."""
         prices = self.work.target.prices
         moved = elements(node) + sum(elements(n) for n in operands(node) if is_float(n))
         spent = prices.op + prices.multiply.get(label, 1.0) * multiplications(node) + prices.byte * BYTES[label] * moved
+        spent += prices.stored * _weight_bytes(node, label)
         runs = self.work.target.ability(node).runs
         return spent if label in runs or label != "float" else spent + prices.hop
 
@@ -88,6 +89,13 @@ class Costs:
     def edges(self, node: Node) -> list[tuple[int, Node]]:
         """The activations an op reads, with their positions."""
         return [(i, operands(node)[i]) for i in activation_operands(node)]
+
+
+def _weight_bytes(node: Node, label: str) -> int:
+    """Weights of integer ops take a byte each, whatever their activations take."""
+    if weight_axis(node) is None:
+        return 0
+    return elements(operands(node)[1]) * (4 if label == "float" else 1)
 
 
 _counted: dict[tuple[object, ...], float] = {}

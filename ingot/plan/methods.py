@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ingot.plan.model import Storage
-from ingot.plan.noise import Points, error
+from ingot.plan.noise import Points, errors
 from ingot.plan.qparams import storage_for
 from ingot.plan.spans import Span, with_zero
 from ingot.targets.base import Format
@@ -29,14 +29,16 @@ def choose(points: Points, span: Span, form: Format, method: str) -> tuple[Stora
 
 
 def _best(points: Points, span: Span, form: Format, plain: Storage) -> tuple[Storage, str]:
-    whole = error(points, plain)
+    """The candidates of all methods, compared by what reaches the readers."""
     names = ("percentile", "mse", "entropy")
-    tried = {n: storage_for(*_by_name(n, points, span, form), form) for n in names} if whole > 0 else {}
-    errors = {name: error(points, storage) for name, storage in tried.items()}
-    best = min(errors, key=lambda n: errors[n], default=None)
-    if best is None or errors[best] > whole * WORTHWHILE:
+    tried = [storage_for(*_by_name(n, points, span, form), form) for n in names]
+    whole, *found = errors(points, [plain, *tried]).tolist()
+    best = min(range(len(names)), key=lambda i: found[i])
+    if found[best] >= whole * WORTHWHILE:
         return plain, "min-max, no narrower range has less error"
-    return tried[best], f"{best}, {errors[best] / whole:.2f} of the error of min-max {span[0]:.4g} … {span[1]:.4g}"
+    return tried[
+        best
+    ], f"{names[best]}, {found[best] / whole:.2f} of the error of min-max {span[0]:.4g} … {span[1]:.4g}"
 
 
 def _by_name(method: str, points: Points, span: Span, form: Format) -> Span:
@@ -66,16 +68,7 @@ def least_error(points: Points, span: Span, form: Format) -> Span:
 
 def _least(spans: list[Span], points: Points, form: Format) -> Span:
     storages = [storage_for(*s, form) for s in spans]
-    return spans[int(np.argmin(_errors(points, storages)))]
-
-
-def _errors(points: Points, storages: list[Storage]) -> np.ndarray:
-    """All candidates at once: one row each."""
-    scale = np.array([s.scale for s in storages])[:, None]
-    zero = np.array([s.zero_point for s in storages])[:, None]
-    x, share = points
-    stored = np.clip(np.rint(x / scale) + zero, storages[0].qmin, storages[0].qmax)
-    return ((x - (stored - zero) * scale) ** 2) @ share
+    return spans[int(np.argmin(errors(points, storages)))]
 
 
 def least_lost(points: Points, span: Span, form: Format) -> Span:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,9 @@ from ingot.semantics.weights import weight_axis
 Points = tuple[np.ndarray, np.ndarray]  # numbers and their shares, which add up to one
 PER_BIN = 3  # numbers that stand for one bin of a histogram: a sixteenth of an octave
 SAMPLE = 4096  # elements of a constant that are looked at
+# Rounding errs both ways and averages out over a sum; clipping always errs inwards, and on the strongest numbers. At 1
+# and at 4 the chosen ranges cost a trained CNN 3 dB against min-max, at 16 they cost nothing and help transformers.
+CLIPPED = 16.0
 NOTHING: Points = (np.zeros(1), np.ones(1))
 
 
@@ -90,13 +93,15 @@ def mixed(parts: list[tuple[Points, float]]) -> Points:
     return np.concatenate([p[0] for p, _ in parts]), np.concatenate([p[1] * w for p, w in parts])
 
 
-def error(points: Points, storage: Storage) -> float:
-    """Mean square of value - stored value: rounding inside the range, clipping outside."""
+def errors(points: Points, storages: Sequence[Storage]) -> np.ndarray:
+    """Mean square of value - stored value for each storage: rounding inside the range, clipping outside."""
+    scale = np.array([s.scale for s in storages])[:, None]
+    zero = np.array([s.zero_point for s in storages])[:, None]
+    low, high = storages[0].qmin, storages[0].qmax
     x, share = points
-    assert isinstance(storage.scale, float)
-    assert isinstance(storage.zero_point, int)
-    stored = np.clip(np.rint(x / storage.scale) + storage.zero_point, storage.qmin, storage.qmax)
-    return float(np.dot((x - (stored - storage.zero_point) * storage.scale) ** 2, share))
+    steps = np.rint(x / scale) + zero
+    lost = (x - (np.clip(steps, low, high) - zero) * scale) ** 2
+    return np.where((steps < low) | (steps > high), CLIPPED, 1.0) * lost @ share
 
 
 def weight_errors(weight: torch.Tensor, storage: Storage, axis: int) -> torch.Tensor:

@@ -11,8 +11,6 @@ from ingot.targets.base import Format
 OF_NOTHING = 1 / 128
 # A scale must survive products with others as a normal float32 number.
 FINEST = 2.0**-60
-LONG_ROW = 1024  # weights of one channel; over more of them all scales round alike
-FITTING = (0.8, 1.1, 61)  # scales that are tried, as shares of the one that just holds the largest weight
 
 
 def storage_for(low: float, high: float, form: Format) -> Storage:
@@ -32,32 +30,14 @@ def storage_for_weight(
     weight: torch.Tensor, form: Format, axis: int | None, finest: torch.Tensor | None = None
 ) -> Storage:
     """Symmetric, one scale per slice along `axis` or one for all; no channel finer than `finest` allows its bias."""
-    w = weight.detach().float()
-    rows = w.reshape(1, -1) if axis is None else w.transpose(0, axis).reshape(w.shape[axis], -1)
-    scale = _least_rounded(rows, form).double()
+    w = weight.detach().double()
+    most = w.abs().amax().reshape(1) if axis is None else w.transpose(0, axis).reshape(w.shape[axis], -1).abs().amax(1)
+    scale = torch.where(most > 0, most / form.qmax, OF_NOTHING).clamp(min=FINEST)
     if finest is not None:
         scale = torch.maximum(scale, finest.amax() if axis is None else finest)
     if axis is None:
         return Storage(form.dtype, float(scale[0]), 0, form.qmin, form.qmax)
     return Storage(form.dtype, tuple(scale.tolist()), (0,) * len(scale), form.qmin, form.qmax, axis)
-
-
-def _least_rounded(rows: torch.Tensor, form: Format) -> torch.Tensor:
-    """For each row the scale with the least square error. A few numbers fit some scales far better than others."""
-    most = rows.abs().amax(1)
-    plain = torch.where(most > 0, most / form.qmax, OF_NOTHING).clamp(min=FINEST)
-    if rows.shape[1] > LONG_ROW:
-        return plain
-    tried = torch.stack([plain * f for f in torch.linspace(*FITTING).tolist()] + [plain])
-    errors = torch.stack([_rounding_error(rows, s, form) for s in tried])
-    # Only where it is worth it: the plain scale is the last, and keeps the largest weight exact.
-    best = errors.argmin(0)
-    return torch.where(errors.amin(0) < 0.9 * errors[-1], tried.gather(0, best[None])[0], plain)
-
-
-def _rounding_error(rows: torch.Tensor, scale: torch.Tensor, form: Format) -> torch.Tensor:
-    s = scale[:, None]
-    return (rows - (rows / s).round().clamp(form.qmin, form.qmax) * s).square().sum(1)
 
 
 def finest_for(bias: torch.Tensor | None, x: Storage) -> torch.Tensor | None:

@@ -633,6 +633,7 @@ def _target(name: str, backend: str, description: str, needs: Iterable[Requireme
         ability=partial(ability, name),
         fuses=fuses,
         rescales=rescales,
+        float_inside=name == "vgf",
         float_bias=False,
         weight_axis=weight_axis,
         rules=partial(rules, name),

@@ -36,6 +36,7 @@ class Prices:
 
     multiply: Mapping[str, float]  # one multiply-add, by precision
     byte: float = 4.0  # one byte read or written
+    stored: float = 100.0  # one byte of weights in the file: small files are half of what quantization is for
     op: float = 2_000.0  # one kernel call
     hop: float = 500_000.0  # into another delegate or to the host, and back
 
@@ -62,6 +63,7 @@ class Target:
     ability: Callable[[Node], Ability]
     fuses: Callable[[Node, Node], bool]  # (producer, activation): they run as one op with one output scale
     rescales: Callable[[Node], bool]  # a kernel that could carry its input's scale has an output scale of its own
+    float_inside: bool  # the backend runs float beside integers, so a value without a range costs no hop
     float_bias: bool  # the backend makes int32 biases itself from float constants in the graph
     weight_axis: Callable[[Node], int | None]  # per-channel axis of an op's weight, None = one scale for all
     rules: Callable[[], Sequence[Any]]  # rewrites that keep ops inside the delegate

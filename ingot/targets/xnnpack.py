@@ -216,6 +216,7 @@ XNNPACK = Target(
     ability=ability,
     fuses=fuses,
     rescales=rescales,
+    float_inside=True,
     float_bias=True,
     weight_axis=channel_axis,
     rules=rules,
