@@ -122,8 +122,8 @@ def _lower(program: Program, plan: Plan, recipe: Recipe, steps: _Steps) -> Casti
     with steps("quantize"):
         quantized = quantize(form.module, plan, float_bias=target.float_bias)
     with steps("lower"):
-        done = lower_graph(form, quantized, target)
-    evidence = Evidence(form, quantized, target, recipe)
+        done = lower_graph(form, quantized, plan, target)
+    evidence = Evidence(form, quantized, target, recipe, done.io)
     return Casting(
         target.name, done.pte, done.delegates, done.host_ops, done.io, plan, None, dict(steps.seconds),
         (*program.notes, *plan.notes), evidence,

@@ -13,10 +13,12 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from ingot.boundary import described, encode, exposed, input_storages, output_storages
 from ingot.capture import Program, first_sentence, restore_state
 from ingot.casting import Boundary, Delegate, HostOp, TensorInfo
 from ingot.errors import LowerError
-from ingot.graph import source_of
+from ingot.graph import output_nodes, source_of
+from ingot.plan.model import Plan
 from ingot.targets.base import Target
 
 
@@ -30,16 +32,16 @@ class Lowered:
     io: Boundary
 
 
-def lower_graph(program: Program, quantized: GraphModule, target: Target) -> Lowered:
+def lower_graph(program: Program, quantized: GraphModule, plan: Plan, target: Target) -> Lowered:
     """Lower the quantized form of `program` for `target`."""
-    exported = _stage("export", target, lambda: _export(program, quantized))
+    exported = _stage("export", target, lambda: _export(program, exposed(quantized, plan), plan))
     with _reasons() as reasons:
         edge = _stage("partition", target, lambda: _to_edge(exported, target))
     graph = edge.exported_program().graph_module
     delegates, host_ops = _delegates(graph), _host_ops(graph, target, reasons)
     target.finish(graph)
     pte = _stage("serialise", target, lambda: _serialise(edge, program))  # rewrites the graph: look before
-    return Lowered(pte, delegates, host_ops, _boundary(program))
+    return Lowered(pte, delegates, host_ops, _boundary(program, plan))
 
 
 def _stage(name: str, target: Target, work: Any) -> Any:
@@ -56,7 +58,7 @@ def _stage(name: str, target: Target, work: Any) -> Any:
         ) from e
 
 
-def _export(program: Program, quantized: GraphModule) -> torch.export.ExportedProgram:
+def _export(program: Program, quantized: GraphModule, plan: Plan) -> torch.export.ExportedProgram:
     for node in quantized.graph.nodes:
         # Provenance is copied again at every re-tracing and grows each time; nothing after this reads it.
         node.meta.pop("from_node", None)
@@ -64,8 +66,9 @@ def _export(program: Program, quantized: GraphModule) -> torch.export.ExportedPr
     _own_dequantizes(quantized)
     restore_state(quantized, program.state)  # the file starts from the values that the user's buffers had
     shapes = program.dynamic_shapes
+    inputs = encode(program.example_inputs, input_storages(quantized, plan))
     with torch.no_grad():
-        return torch.export.export(quantized, program.example_inputs, dynamic_shapes=shapes, strict=False)
+        return torch.export.export(quantized, inputs, dynamic_shapes=shapes, strict=False)
 
 
 def _own_dequantizes(quantized: GraphModule) -> None:
@@ -190,8 +193,11 @@ def _op_name(node: Node) -> str:
     return name.removeprefix("aten.")
 
 
-def _boundary(program: Program) -> Boundary:
-    nodes = [n for n in program.module.graph.nodes if n.op == "placeholder"]
-    from ingot.graph import output_nodes
-
-    return Boundary(tuple(map(tensor_info, nodes)), tuple(map(tensor_info, output_nodes(program.module))))
+def _boundary(program: Program, plan: Plan) -> Boundary:
+    module = program.module
+    inputs = [tensor_info(n) for n in module.graph.nodes if n.op == "placeholder"]
+    outputs = [tensor_info(n) for n in output_nodes(module)]
+    return Boundary(
+        tuple(described(i, s) for i, s in zip(inputs, input_storages(module, plan), strict=True)),
+        tuple(described(o, s) for o, s in zip(outputs, output_storages(module, plan), strict=True)),
+    )

@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.errors import PlanError
-from ingot.graph import constant_of, fresh_name, source_of
+from ingot.graph import constant_of, evaluate_fake, fresh_name, source_of
 from ingot.plan.model import Decision, Plan, Slot, Storage, as_float32
 from ingot.semantics import operands
 
@@ -29,8 +29,35 @@ def quantize(module: GraphModule, plan: Plan, *, float_bias: bool) -> GraphModul
         warnings.simplefilter("ignore")  # torchao warns about its own deprecations
         prepared = prepare_pt2e(work, _replayer(plan))
         converted = convert_pt2e(prepared)
+    _store_outputs(converted, plan)
     audit(converted, module, plan)
     return converted
+
+
+def _store_outputs(converted: GraphModule, plan: Plan) -> None:
+    """Round what is returned as the plan says; torchao looks at ops only."""
+    last = next(n for n in reversed(converted.graph.nodes) if n.op == "output")
+    places = iter(range(len(operands(last))))
+
+    def stored(node: Node) -> Node:
+        storage = plan.storage("output", next(places))
+        return node if storage is None or _roundings(node)[0][-1:] == [storage] else _rounded(node, storage, last)
+
+    last.args = (torch.fx.map_arg(last.args[0], stored),)
+    converted.recompile()
+
+
+def _rounded(node: Node, s: Storage, before: Node) -> Node:
+    import torch.ao.quantization.fx._decomposed
+
+    ops, numbers = torch.ops.quantized_decomposed, (s.scale, s.zero_point, s.qmin, s.qmax, getattr(torch, s.dtype))
+    with node.graph.inserting_before(before):
+        q = node.graph.call_function(ops.quantize_per_tensor.default, (node, *numbers))
+        dq = node.graph.call_function(ops.dequantize_per_tensor.default, (q, *numbers))
+    for new in (q, dq):
+        new.meta = {**node.meta, "quantization_annotation": None}
+        new.meta["val"] = evaluate_fake(new)
+    return dq
 
 
 def _copy(module: GraphModule) -> GraphModule:

@@ -10,8 +10,9 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
+from ingot.boundary import decode, encode
 from ingot.capture import Program, restore_state
-from ingot.casting import Check, OutputCheck
+from ingot.casting import Boundary, Check, OutputCheck
 from ingot.compare import Comparison, measure
 from ingot.errors import InputError
 from ingot.localize import culprit_of
@@ -33,6 +34,7 @@ class Evidence:
     quantized: GraphModule
     target: Target
     recipe: Recipe
+    io: Boundary
 
 
 def verify_artefact(pte: bytes, evidence: Evidence, batches: Iterable[tuple[torch.Tensor, ...]]) -> Check:
@@ -42,7 +44,9 @@ def verify_artefact(pte: bytes, evidence: Evidence, batches: Iterable[tuple[torc
     if not chosen:
         raise InputError("no batches to verify with", hint="give at least one input tuple")
     # Where the program has state the batches are a sequence: each starts from what the one before left.
-    artefact = [tensors_of(o) for o in evidence.target.run(pte, chosen, timeout=recipe.run_timeout, fresh=False)]
+    given = [encode(batch, evidence.io.inputs) for batch in chosen]
+    made = evidence.target.run(pte, given, timeout=recipe.run_timeout, fresh=False)
+    artefact = [decode(tensors_of(o), evidence.io.outputs) for o in made]
     reference = run_graph(program.reference, chosen, program.state)
     quantized = run_graph(evidence.quantized, chosen, program.state)
     outputs = tuple(_judge(i, program, recipe, reference, quantized, artefact) for i in range(len(reference[0])))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -12,6 +12,7 @@ from ingot.errors import InputError, PlanError, nearest
 from ingot.graph import source_of
 from ingot.plan.relations import Relations
 from ingot.recipe import Scope
+from ingot.semantics import Kind
 from ingot.targets.base import Target
 
 
@@ -32,8 +33,8 @@ def demanded(found: Relations, scopes: Sequence[Scope], target: Target) -> Deman
         mine = [s for s in scopes if node in matched[s]]
         _settle(node, [s for s in mine if s.precision], demands.precision, matched)
         _settle(node, [s for s in mine if s.range], demands.method, matched)
-    for node, scope in demands.precision.items():
-        _restrict(node, scope, found, target)
+    for scope in dict.fromkeys(demands.precision.values()):
+        _restrict(scope, [n for n, s in demands.precision.items() if s is scope], found, target)
     return demands
 
 
@@ -82,21 +83,26 @@ def _wish(scope: Scope) -> str:
     return " and ".join(w for w in (scope.precision, scope.range and f"range {scope.range}") if w)
 
 
-def _restrict(node: Node, scope: Scope, found: Relations, target: Target) -> None:
-    """An op that only creates or is folded away takes any demand; another that cannot meet it is refused."""
-    options, wish = found.options[node], str(scope.precision)
-    if wish in options:
-        found.options[node] = {wish: f"demanded by the recipe: {scope}"}
-    elif list(_needs(scope, node)):
-        why = found.barred.get(node) or next(iter(set(options.values())))
-        raise PlanError(
-            f"'{node.name}' cannot run in {wish} on {target.name}, as the scope {scope} asks",
-            where=source_of(node),
-            why=f"{why}; what it can be here: {', '.join(sorted(options))}",
-            hint="ask for another precision, or narrow the scope",
-        )
+def _restrict(scope: Scope, nodes: list[Node], found: Relations, target: Target) -> None:
+    """Leave the ops what was asked. A scope over a module asks for what can be had; one that names ops means all."""
+    able = [n for n in nodes if scope.precision in found.options[n]]
+    unable = [n for n in nodes if n not in able and found.options[n] and not _only_creates(n, found)]
+    if unable and (not able or ({"op", "name"} & scope.chosen.keys() and scope.chosen.get("op") != "*")):
+        raise _impossible(unable[0], scope, found, target)
+    for node in able:
+        found.options[node] = {str(scope.precision): f"demanded by the recipe: {scope}"}
 
 
-def _needs(scope: Scope, node: Node) -> Iterator[str]:
-    """A scope over a whole module asks for what can be had; one that names the op or the value means exactly it."""
-    yield from (k for k in ("op", "name") if k in scope.chosen)
+def _only_creates(node: Node, found: Relations) -> bool:
+    return found.effects[node].kind is Kind.CREATES
+
+
+def _impossible(node: Node, scope: Scope, found: Relations, target: Target) -> PlanError:
+    options = found.options[node]
+    why = found.barred.get(node) or "; ".join(dict.fromkeys(options.values()))
+    return PlanError(
+        f"'{node.name}' cannot run in {scope.precision} on {target.name}, as the scope {scope} asks",
+        where=source_of(node),
+        why=f"{why}; what it can be here: {', '.join(sorted(options))}",
+        hint="ask for another precision, or narrow the scope",
+    )
