@@ -16,12 +16,16 @@ _PUBLIC = {
     "record": "ingot.api",
     "plan": "ingot.api",
     "lower": "ingot.api",
+    "train": "ingot.api",
     "verify": "ingot.api",
     "targets": "ingot.api",
     "Program": "ingot.capture",
     "Ranges": "ingot.ranges",
     "Plan": "ingot.plan.model",
     "Recipe": "ingot.recipe",
+    "Scope": "ingot.recipe",
+    "Spec": "ingot.recipe",
+    "Training": "ingot.qat",
     "Casting": "ingot.casting",
     "Check": "ingot.casting",
     "IngotError": "ingot.errors",
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from ingot.api import plan as plan
     from ingot.api import record as record
     from ingot.api import targets as targets
+    from ingot.api import train as train
     from ingot.api import verify as verify
     from ingot.capture import Program as Program
     from ingot.casting import Casting as Casting
@@ -56,8 +61,11 @@ if TYPE_CHECKING:
     from ingot.errors import PlanError as PlanError
     from ingot.errors import TargetError as TargetError
     from ingot.plan.model import Plan as Plan
+    from ingot.qat import Training as Training
     from ingot.ranges import Ranges as Ranges
     from ingot.recipe import Recipe as Recipe
+    from ingot.recipe import Scope as Scope
+    from ingot.recipe import Spec as Spec
 
 
 class _Lazy(ModuleType):

@@ -19,6 +19,7 @@ from ingot.lower import lower_graph
 from ingot.plan.model import Plan
 from ingot.plan.solve import solve
 from ingot.progress import Silent
+from ingot.qat import Training, prepare
 from ingot.quantize import quantize
 from ingot.ranges import Ranges, measured_again, record_module
 from ingot.recipe import Recipe, recipe_from
@@ -109,6 +110,19 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: Any = None) -
     return solve(module, ranges, find(target), form.program.fingerprint, form.rewrites, settings)
 
 
+def train(program: Program, plan: Plan, *, recipe: Any = None) -> Training:
+    """The plan as fake quantizers to train with: `loss(training(x)).backward()`, then lower(*training.finish())."""
+    target = find(plan.target)
+    form = legalized(program, target, recipe_from(recipe)).program
+    _must_match(plan, form)
+    return prepare(form, plan, target)
+
+
+def _must_match(plan: Plan, program: Program) -> None:
+    if plan.fingerprint != program.fingerprint:
+        raise PlanError("this plan was made for another program", hint="plan this program first")
+
+
 def lower(program: Program, plan: Plan, *, recipe: Any = None) -> Casting:
     """Replay the plan, lower it for its target and say what became of every op. Not yet executed."""
     return _lower(program, plan, recipe_from(recipe), _Steps(Silent()))
@@ -117,8 +131,7 @@ def lower(program: Program, plan: Plan, *, recipe: Any = None) -> Casting:
 def _lower(program: Program, plan: Plan, recipe: Recipe, steps: _Steps) -> Casting:
     target = find(plan.target)
     form = legalized(program, target, recipe).program
-    if plan.fingerprint != form.fingerprint:
-        raise PlanError("this plan was made for another program", hint="plan this program first")
+    _must_match(plan, form)
     with steps("quantize"):
         quantized = quantize(form.module, plan, float_bias=target.float_bias)
     with steps("lower"):

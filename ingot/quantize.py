@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import warnings
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +28,7 @@ def quantize(module: GraphModule, plan: Plan, *, float_bias: bool) -> GraphModul
     plan = _round_biases(work, plan) if float_bias else _float32_biases(plan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torchao warns about its own deprecations
-        prepared = prepare_pt2e(work, _replayer(plan))
+        prepared = prepare_pt2e(work, annotate(_spec, plan))
         converted = convert_pt2e(prepared)
     _store_outputs(converted, plan)
     audit(converted, module, plan)
@@ -97,16 +98,16 @@ def _round(module: GraphModule, node: Node, storage: Storage) -> None:
     node.target = name
 
 
-def _replayer(plan: Plan) -> Any:
+def annotate(spec: Callable[[Slot, Storage], Any], plan: Plan) -> Any:
+    """A quantizer that annotates exactly what the plan says, with the spec that is made for each slot."""
     from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, Quantizer
     from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
     class Replay(Quantizer):
-        """Annotates exactly what the plan says. Nothing is observed: every number is given."""
-
         def annotate(self, model: GraphModule) -> GraphModule:
             for node in model.graph.nodes:
-                inputs, output = _input_specs(node, plan), _spec(plan.storage(node.name))
+                stored = plan.storage(node.name)
+                inputs, output = _input_specs(node, plan, spec), stored and spec(Slot(node.name), stored)
                 if inputs or output is not None:
                     note = QuantizationAnnotation(input_qspec_map=inputs, output_qspec=output, _annotated=True)
                     node.meta[Q_ANNOTATION_KEY] = note
@@ -118,25 +119,24 @@ def _replayer(plan: Plan) -> Any:
     return Replay()
 
 
-def _input_specs(node: Node, plan: Plan) -> dict[Node, Any]:
+def _input_specs(node: Node, plan: Plan, spec: Callable[[Slot, Storage], Any]) -> dict[Node, Any]:
     """torchao keys by node, not by position: two positions that read one value must agree."""
     if node.op != "call_function":
         return {}
-    wanted: dict[Node, Storage] = {}
+    wanted: dict[Node, tuple[Slot, Storage]] = {}
     for i, operand in enumerate(operands(node)):
-        storage = plan.storage(node.name, i)
+        slot, storage = Slot(node.name, i), plan.storage(node.name, i)
         if storage is None:
             continue
-        if wanted.setdefault(operand, storage) != storage:
+        if wanted.setdefault(operand, (slot, storage))[1] != storage:
             raise PlanError(f"'{node.name}' reads '{operand.name}' twice at two scales", where=source_of(node))
-    return {n: _spec(s) for n, s in wanted.items()}
+    return {n: made for n, (slot, s) in wanted.items() if (made := spec(slot, s)) is not None}
 
 
-def _spec(storage: Storage | None) -> Any:
+def _spec(_slot: Slot, storage: Storage) -> Any:
+    """Nothing is observed: every number is given."""
     from torchao.quantization.pt2e.quantizer import FixedQParamsQuantizationSpec, QuantizationSpec
 
-    if storage is None:
-        return None
     dtype, low, high = getattr(torch, storage.dtype), storage.qmin, storage.qmax
     if storage.axis is None:
         return FixedQParamsQuantizationSpec(

@@ -1,0 +1,81 @@
+"""A question put to Arm's partitioner, in int8 (and float) and once more in int16."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ingot.graph import value_of
+from ingot.targets.arm.backend import FORMATS, compile_spec, partitioner_class
+from ingot.targets.arm.marking import is_marked, is_quantize, is_rounding, mark, op_name
+from ingot.targets.arm.question import Question, behind
+
+Answers = dict[tuple[str, str], str | None]  # (signature, precision) -> why not; None where the op is taken
+
+
+def refusals(target: str, question: Question) -> Answers:
+    """What the partitioner says, from one lowering of the question up to where it is asked."""
+    asking = _asker(target)
+    program = _lowered(question.exported(), asking)
+    found = _read(asking, program, question.keys)
+    _to_int16(program)
+    with contextlib.suppress(_Asked):
+        asking.partition(program)
+    return found | _read(asking, program, [(s, p.replace("int8", "int16")) for s, p in question.keys])
+
+
+class _Asked(Exception):
+    """Ends the lowering once the partitioner has answered."""
+
+
+def _asker(target: str) -> Any:
+    base = partitioner_class(target)
+
+    class Asking(base):  # type: ignore[misc,valid-type]
+        def partition(self, exported_program: Any) -> Any:
+            mark(exported_program.graph)
+            super().partition(exported_program)
+            self.seen = exported_program
+            raise _Asked
+
+    return Asking(compile_spec(target))
+
+
+def _lowered(exported: Any, asking: Any) -> Any:
+    from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+
+    config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=False)
+    try:
+        to_edge_transform_and_lower(exported, partitioner=[asking], compile_config=config)
+    except _Asked:
+        return asking.seen
+    raise AssertionError("the partitioner was not asked")
+
+
+def _to_int16(program: Any) -> None:
+    """The same graph with every int8 activation made int16: only its roundings change."""
+    form = FORMATS["int16"]
+    for node in program.graph.nodes:
+        node.meta.pop("delegation_tag", None)
+        if is_rounding(node) and node.args[-1] is torch.int8 and "per_tensor" in op_name(node):
+            node.args = (*node.args[:3], form.qmin, form.qmax, torch.int16)
+            stored = node if is_quantize(node) else node.all_input_nodes[0]
+            stored.meta["val"] = value_of(stored).to(torch.int16)
+
+
+def _read(asking: Any, program: Any, keys: list[tuple[str, str]]) -> Answers:
+    outputs, refused = list(program.graph.output_node().args[0]), asking.refused
+    return {k: _why_not(k[1], o, refused) for k, o in zip(keys, outputs, strict=True)}
+
+
+def _why_not(precision: str, output: Node, refused: dict[Node, str]) -> str | None:
+    """Why the op is not taken, or not whole; None where it is."""
+    for node in behind(output):
+        if "delegation_tag" not in node.meta:
+            return refused.get(node, f"{op_name(node)} is left outside")
+        if precision != "float" and not is_marked(node):
+            return f"it becomes several ops, of which {op_name(node)} would run in float"
+    return None

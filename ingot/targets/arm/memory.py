@@ -1,0 +1,62 @@
+"""Answers of Arm's partitioner, kept from one run to the next: they depend on nothing but versions and our own code.
+
+One file a target in `$INGOT_CACHE`, else `~/.cache/ingot`; an empty `INGOT_CACHE` keeps nothing. A file that cannot be
+read or written is as good as none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import json
+import os
+from functools import cache
+from pathlib import Path
+
+from ingot.casting import whole_file
+from ingot.errors import ArtefactError
+from ingot.targets.base import Ability
+
+FAILED = "Arm's tools failed on it"  # perhaps only this once: not kept
+
+
+@cache
+def of(target: str) -> dict[str, Ability]:
+    """What is known, by signature; whoever learns more adds to it."""
+    return _read(target)
+
+
+def keep(target: str, learnt: dict[str, Ability]) -> None:
+    """Add to the file; another process may have added to it meanwhile."""
+    file, lasting = _file(target), {s: a for s, a in learnt.items() if not a.because.startswith(FAILED)}
+    if file is None or not lasting:
+        return
+    rows = {s: [sorted(a.runs), a.because] for s, a in (_read(target) | lasting).items()}
+    with contextlib.suppress(ArtefactError), whole_file(file) as f:
+        f.write(json.dumps(rows).encode())
+
+
+def _read(target: str) -> dict[str, Ability]:
+    file = _file(target)
+    if file is None:
+        return {}
+    try:
+        return {s: Ability(frozenset(runs), because) for s, (runs, because) in json.loads(file.read_text()).items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _file(target: str) -> Path | None:
+    folder = os.environ.get("INGOT_CACHE")
+    if folder == "":
+        return None
+    return Path(folder or Path.home() / ".cache" / "ingot") / f"{target}-{_edition()}.json"
+
+
+@cache
+def _edition() -> str:
+    """Changes with the backend, with torch and with the code that asks."""
+    versions = [importlib.metadata.version(p) for p in ("torch", "executorch", "torchao")]
+    code = [p.read_bytes() for p in sorted(Path(__file__).parent.glob("*.py"))]
+    return hashlib.sha256(b"\0".join([*map(str.encode, versions), *code])).hexdigest()[:12]

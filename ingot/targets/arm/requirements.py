@@ -1,0 +1,60 @@
+"""What Arm's targets need beside ExecuTorch, and the lines that install it.
+
+`python -m ingot.targets.arm.requirements` prints those lines: `make test` installs what is listed here.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import sys
+from pathlib import Path
+
+from ingot.targets.base import Requirement
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _package(name: str, version: str, *, alone: bool = False) -> Requirement:
+    line = f"pip install {'--no-deps ' if alone else ''}{name}=={version}"
+    return Requirement(name, lambda: _version(name), line)
+
+
+def _converter() -> str | None:
+    try:
+        from executorch.backends.arm.vgf.model_converter import find_model_converter_binary
+    except ImportError:
+        return None
+    find_converter()
+    return find_model_converter_binary()
+
+
+def find_converter() -> None:
+    """The converter is installed beside this Python, which need not be on the PATH."""
+    beside = Path(sys.executable).parent / "model-converter"
+    if beside.exists():
+        os.environ.setdefault("MODEL_CONVERTER_PATH", str(beside))
+
+
+CONVERTER = Requirement("model-converter", _converter, "pip install ai_ml_sdk_model_converter==0.11.0")
+VELA = _package("ethos-u-vela", "5.1.0")
+TOSA = (
+    _package("tosa-tools", "2026.5.0", alone=True),  # its pins of numpy and flatbuffers are older than it needs
+    _package("ml_dtypes", "0.5.1"),
+)
+COMMON = (
+    _package("torch", "2.13.0"),
+    _package("executorch", "1.5.1"),
+    _package("torchao", "0.18.0"),
+    *TOSA,
+)
+
+
+if __name__ == "__main__":
+    for needed in (*TOSA, VELA, CONVERTER):
+        print(needed.install.removeprefix("pip install "))

@@ -1,0 +1,99 @@
+"""Training with the plan in place: classes stay classes, the loss falls, and the result lowers on the same road."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn as nn
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+import ingot
+from ingot.graph import calls, constant_of
+from ingot.plan.model import Plan
+from ingot.semantics import effect_of
+from ingot.semantics.weights import weight_axis
+
+
+class Skip(nn.Module):
+    """Joins, movers and a residual: everything that shares a scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 6, 3, padding=1), nn.Conv2d(7, 6, 3, padding=1)
+        self.norm, self.head = nn.BatchNorm2d(6), nn.Linear(6 * 16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.first(x))
+        y = y + torch.relu(self.norm(self.second(torch.cat([y, x * 4], 1))))
+        return self.head(nn.functional.max_pool2d(y, 2).moveaxis(1, -1).flatten(1))
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    x, y = (torch.as_tensor(a) for a in load_digits(return_X_y=True))
+    return (x.float() / 16).view(-1, 1, 8, 8), y
+
+
+def fitted(x: Tensor, y: Tensor) -> nn.Module:
+    torch.manual_seed(0)
+    net = Skip()
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+    for i in range(60):
+        pick = torch.arange(i * 64, i * 64 + 64) % 1500
+        loss = nn.functional.cross_entropy(net(x[pick]), y[pick])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return net.eval()
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[ingot.Program, Plan, ingot.Program, Plan, float, float]:
+    x, y = digits()
+    batches = [(x[i : i + 16],) for i in range(0, 256, 16)]
+    program = ingot.capture(fitted(x, y), batches[0])
+    plan = ingot.plan(program, ingot.record(program, batches), "xnnpack", recipe={"halving_noise_is_worth": 0.0})
+    training = ingot.train(program, plan)
+    optimizer, losses = torch.optim.Adam(training.parameters(), lr=3e-3), []
+    for i in range(80):
+        pick = torch.arange(i * 16, i * 16 + 16) % 1488
+        loss = nn.functional.cross_entropy(training(x[pick]), y[pick])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return program, plan, *training.finish(), sum(losses[:10]), sum(losses[-10:])
+
+
+def test_training_learns(trained) -> None:
+    *_, first, last = trained
+    assert last < 0.8 * first
+
+
+def test_classes_stay_classes(trained) -> None:
+    _, before, _, after, *_ = trained
+    read = [d for d in before if d.rule == "read as stored"]
+    assert len(read) > 4
+    for d in read:
+        assert after.storage(d.slot.node, d.slot.operand) == after.storage(d.reads)
+    assert before.storage("add") != after.storage("add")  # and their ranges followed the training
+
+
+def test_movers_keep_their_numbers(trained) -> None:
+    _, _, program, plan, *_ = trained
+    moved = [n for n in calls(program.module) if weight_axis(n) is None and plan.storage(n.name)]
+    for node in moved:
+        for i in effect_of(node, constant_of).carriers:
+            assert plan.storage(node.name, i) in (plan.storage(node.name), None)
+
+
+def test_the_trained_program_lowers_and_runs(trained) -> None:
+    program, _, after, plan, *_ = trained
+    x, _ = digits()
+    casting = ingot.lower(after, plan)
+    check = ingot.verify(casting, [(x[i : i + 16],) for i in range(1504, 1600, 16)])
+    assert check.passed
+    assert check.outputs[0].faithful_db > 40
+    assert len(casting.delegates) == 1
+    weights = [constant_of(n) for n in after.module.graph.nodes if n.op == "get_attr"]
+    assert not all(any(torch.equal(w, v) for v in program.module.state_dict().values()) for w in weights)
