@@ -25,9 +25,13 @@ check: $(READY)
 bench: $(BENCH_READY)
 	$(BIN)/python -m bench.run
 
-$(READY): pyproject.toml
+ARM := ingot/targets/arm/requirements.py
+
+# Arm's compilers and reference model: one line each, in versions that the targets name.
+$(READY): pyproject.toml $(ARM)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -e '.[demo,test]'
+	$(BIN)/python -m ingot.targets.arm.requirements | xargs -L1 $(BIN)/pip install -q
 	touch $@
 
 # PyPI's torchvision asks for a CUDA build of torch: without its dependencies it leaves ours alone. The same holds for

@@ -13,17 +13,19 @@ import torch
 from ingot.capture import Program, restore_state
 from ingot.capture import capture as _capture
 from ingot.casting import Casting, Check
-from ingot.errors import ArtefactError, InputError, MismatchError, PlanError
+from ingot.errors import ArtefactError, InputError, MismatchError, PlanError, nearest
 from ingot.legalize import legalized
 from ingot.lower import lower_graph
 from ingot.plan.model import Plan
 from ingot.plan.solve import solve
+from ingot.plan.validate import validate
 from ingot.progress import Silent
 from ingot.qat import Training, prepare
 from ingot.quantize import quantize
 from ingot.ranges import Ranges, measured_again, record_module
 from ingot.recipe import Recipe, recipe_from
 from ingot.targets import Availability, available, find
+from ingot.targets.base import Target
 from ingot.verify import Evidence, verify_artefact
 
 Batch = tuple[torch.Tensor, ...]
@@ -103,11 +105,19 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: Any = None) -
     if ranges.fingerprint != program.fingerprint:
         raise PlanError("these ranges were recorded on another program", hint="record this program first")
     settings = recipe_from(recipe)
+    _check_options(settings, find(target))
     form = legalized(program, find(target), settings)
     module, state = form.program.module, form.program.state
     if not find(target).float_inside:
         ranges = measured_again(module, ranges, lambda: restore_state(module, state))
     return solve(module, ranges, find(target), form.program.fingerprint, form.rewrites, settings)
+
+
+def _check_options(recipe: Recipe, target: Target) -> None:
+    for name, _ in recipe.options:
+        if name not in target.options:
+            hint = nearest(name, target.options) if target.options else "it has none"
+            raise InputError(f"{target.name} has no option '{name}'", hint=hint)
 
 
 def train(program: Program, plan: Plan, *, recipe: Any = None) -> Training:
@@ -132,6 +142,7 @@ def _lower(program: Program, plan: Plan, recipe: Recipe, steps: _Steps) -> Casti
     target = find(plan.target)
     form = legalized(program, target, recipe).program
     _must_match(plan, form)
+    validate(plan, form.module, target)
     with steps("quantize"):
         quantized = quantize(form.module, plan, float_bias=target.float_bias)
     with steps("lower"):

@@ -12,7 +12,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.errors import PlanError
-from ingot.graph import constant_of, evaluate_fake, fresh_name, source_of
+from ingot.graph import constant_of, fresh_name, inherited_meta, source_of
 from ingot.plan.model import Decision, Plan, Slot, Storage, as_float32
 from ingot.semantics import operands
 
@@ -30,6 +30,7 @@ def quantize(module: GraphModule, plan: Plan, *, float_bias: bool) -> GraphModul
         warnings.simplefilter("ignore")  # torchao warns about its own deprecations
         prepared = prepare_pt2e(work, annotate(_spec, plan))
         converted = convert_pt2e(prepared)
+    _store_apart(converted, plan)
     _store_outputs(converted, plan)
     audit(converted, module, plan)
     return converted
@@ -55,9 +56,7 @@ def _rounded(node: Node, s: Storage, before: Node) -> Node:
     with node.graph.inserting_before(before):
         q = node.graph.call_function(ops.quantize_per_tensor.default, (node, *numbers))
         dq = node.graph.call_function(ops.dequantize_per_tensor.default, (q, *numbers))
-    for new in (q, dq):
-        new.meta = {**node.meta, "quantization_annotation": None}
-        new.meta["val"] = evaluate_fake(new)
+    q.meta, dq.meta = inherited_meta(node), inherited_meta(node)
     return dq
 
 
@@ -120,17 +119,38 @@ def annotate(spec: Callable[[Slot, Storage], Any], plan: Plan) -> Any:
 
 
 def _input_specs(node: Node, plan: Plan, spec: Callable[[Slot, Storage], Any]) -> dict[Node, Any]:
-    """torchao keys by node, not by position: two positions that read one value must agree."""
-    if node.op != "call_function":
-        return {}
-    wanted: dict[Node, tuple[Slot, Storage]] = {}
+    """torchao keys by node, not by position: what is read at two scales is left to us."""
+    reads = _reads(node, plan) if node.op == "call_function" else {}
+    alike = {n: slots[0] for n, slots in reads.items() if len({plan.storage(s.node, s.operand) for s in slots}) == 1}
+    stored = {n: (slot, s) for n, slot in alike.items() if (s := plan.storage(slot.node, slot.operand)) is not None}
+    return {n: made for n, (slot, s) in stored.items() if (made := spec(slot, s)) is not None}
+
+
+def _reads(node: Node, plan: Plan) -> dict[Node, list[Slot]]:
+    """The slots at which a node reads each value."""
+    found: dict[Node, list[Slot]] = {}
     for i, operand in enumerate(operands(node)):
-        slot, storage = Slot(node.name, i), plan.storage(node.name, i)
-        if storage is None:
-            continue
-        if wanted.setdefault(operand, (slot, storage))[1] != storage:
-            raise PlanError(f"'{node.name}' reads '{operand.name}' twice at two scales", where=source_of(node))
-    return {n: made for n, (slot, s) in wanted.items() if (made := spec(slot, s)) is not None}
+        found.setdefault(operand, []).append(Slot(node.name, i))
+    return found
+
+
+def _store_apart(converted: GraphModule, plan: Plan) -> None:
+    """f(x, x) with a scale of its own for each position."""
+    for node in [n for n in converted.graph.nodes if n.op == "call_function"]:
+        for slots in _reads(node, plan).values():
+            if len({plan.storage(s.node, s.operand) for s in slots}) > 1:
+                _round_positions(node, plan)
+                break
+
+
+def _round_positions(node: Node, plan: Plan) -> None:
+    places = iter(range(len(operands(node))))
+
+    def rounded(n: Node) -> Node:
+        storage = plan.storage(node.name, next(places))
+        return n if storage is None or _roundings(n)[0][-1:] == [storage] else _rounded(n, storage, node)
+
+    node.args = torch.fx.map_arg(node.args, rounded)
 
 
 def _spec(_slot: Slot, storage: Storage) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import warnings
 
 import pytest
@@ -12,6 +13,12 @@ import torch
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _fresh_memory(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """What backends said in earlier runs is not trusted here, and nothing is left in the home folder."""
+    os.environ["INGOT_CACHE"] = str(tmp_path_factory.mktemp("cache"))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -10,6 +10,7 @@ from ingot.plan.qparams import storage_for
 from ingot.plan.spans import Span, with_zero
 from ingot.targets.base import Format
 
+METHODS = ("percentile", "mse", "entropy")  # that may draw the ends in
 SHRINK = np.array([1.0, 0.97, 0.93, 0.88, 0.82, 0.75, 0.67, 0.58, 0.5, 0.42, 0.34, 0.26, 0.2, 0.14, 0.1])
 PERCENTILE = 99.99
 WORTHWHILE = 0.98  # a narrower range must save more than this of the error: histograms are samples
@@ -30,15 +31,14 @@ def choose(points: Points, span: Span, form: Format, method: str) -> tuple[Stora
 
 def _best(points: Points, span: Span, form: Format, plain: Storage) -> tuple[Storage, str]:
     """The candidates of all methods, compared by what reaches the readers."""
-    names = ("percentile", "mse", "entropy")
-    tried = [storage_for(*_by_name(n, points, span, form), form) for n in names]
+    tried = [storage_for(*_by_name(n, points, span, form), form) for n in METHODS]
     whole, *found = errors(points, [plain, *tried]).tolist()
-    best = min(range(len(names)), key=lambda i: found[i])
+    best = min(range(len(METHODS)), key=lambda i: found[i])
     if found[best] >= whole * WORTHWHILE:
         return plain, "min-max, no narrower range has less error"
     return tried[
         best
-    ], f"{names[best]}, {found[best] / whole:.2f} of the error of min-max {span[0]:.4g} … {span[1]:.4g}"
+    ], f"{METHODS[best]}, {found[best] / whole:.2f} of the error of min-max {span[0]:.4g} … {span[1]:.4g}"
 
 
 def _by_name(method: str, points: Points, span: Span, form: Format) -> Span:

@@ -72,5 +72,6 @@ class Target:
     executed_on: str
     prices: Prices
     hints: dict[str, str] = field(default_factory=dict)
+    options: tuple[str, ...] = ()  # names that a recipe may set
     # Sees the partitioned graph before it is written: may take aside what run() will need, and tidy up.
     finish: Callable[[Any], None] = lambda graph: None

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -25,23 +26,16 @@ def _package(name: str, version: str, *, alone: bool = False) -> Requirement:
     return Requirement(name, lambda: _version(name), line)
 
 
-def _converter() -> str | None:
-    try:
-        from executorch.backends.arm.vgf.model_converter import find_model_converter_binary
-    except ImportError:
-        return None
-    find_converter()
-    return find_model_converter_binary()
-
-
-def find_converter() -> None:
-    """The converter is installed beside this Python, which need not be on the PATH."""
+def find_converter() -> str | None:
+    """Its path, told to the backend: it is installed beside this Python, which need not be on the PATH."""
     beside = Path(sys.executable).parent / "model-converter"
     if beside.exists():
         os.environ.setdefault("MODEL_CONVERTER_PATH", str(beside))
+    given = os.environ.get("MODEL_CONVERTER_PATH", "")
+    return given if os.access(given, os.X_OK) else shutil.which("model-converter") or shutil.which("model_converter")
 
 
-CONVERTER = Requirement("model-converter", _converter, "pip install ai_ml_sdk_model_converter==0.11.0")
+CONVERTER = Requirement("model-converter", find_converter, "pip install ai_ml_sdk_model_converter==0.11.0")
 VELA = _package("ethos-u-vela", "5.1.0")
 TOSA = (
     _package("tosa-tools", "2026.5.0", alone=True),  # its pins of numpy and flatbuffers are older than it needs

@@ -1,0 +1,203 @@
+"""The parts of the solver, each against a slower way to the same answer."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+import torch.nn as nn
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.fx import Graph
+
+import ingot
+from ingot.gains import key
+from ingot.histogram import measure, sparse
+from ingot.plan.classes import Classes
+from ingot.plan.methods import METHODS, choose
+from ingot.plan.mincut import Energy, least
+from ingot.plan.noise import errors
+from ingot.plan.qparams import storage_for
+from ingot.plan.tame import body
+from ingot.ranges import Stats
+from ingot.targets.base import Format
+
+INT8 = Format("int8", -128, 127, symmetric=False)
+
+
+@st.composite
+def energies(draw: st.DrawFn) -> tuple[list, list[list[float]], list[tuple[int, int, list[float]]]]:
+    graph = Graph()
+    nodes = [graph.placeholder(f"x{i}") for i in range(draw(st.integers(1, 7)))]
+    price = st.integers(0, 20).map(float)
+    own = [[draw(price), draw(price)] for _ in nodes]
+    pairs = list(itertools.combinations(range(len(nodes)), 2))
+    chosen = draw(st.lists(st.sampled_from(pairs), max_size=12)) if pairs else []
+    # Alike is never dearer than unlike: c00 + c11 <= c01 + c10.
+    edges = [(a, b, [0.0, draw(price), draw(price), 0.0]) for a, b in chosen]
+    return nodes, own, edges
+
+
+def cost(sides: tuple[int, ...], own: list[list[float]], edges: list[tuple[int, int, list[float]]]) -> float:
+    return sum(c[s] for c, s in zip(own, sides, strict=True)) + sum(c[2 * sides[a] + sides[b]] for a, b, c in edges)
+
+
+@settings(max_examples=300, deadline=None)
+@given(energies())
+def test_the_cut_is_the_least_of_all_labellings(drawn) -> None:
+    nodes, own, edges = drawn
+    energy, pair = Energy(), ("int8", "float")
+    for node, c in zip(nodes, own, strict=True):
+        energy.add(node, dict(zip(pair, c, strict=True)), pair)
+    for a, b, c in edges:
+        table = {(x, y): c[2 * i + j] for i, x in enumerate(pair) for j, y in enumerate(pair)}
+        energy.edge(nodes[a], nodes[b], pair, pair, lambda x, y, t=table: t[x, y])
+    found = least(energy)
+    sides = tuple(pair.index(found[n]) for n in nodes)
+    best = min(cost(s, own, edges) for s in itertools.product((0, 1), repeat=len(nodes)))
+    assert cost(sides, own, edges) == pytest.approx(best)
+
+
+def test_gains_are_the_squared_jacobian() -> None:
+    """Of a linear map y = A x the gain of x is |A|^2 / |y|^2, whatever the probe, on average."""
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(6, 40, bias=False), nn.Linear(40, 200, bias=False))
+    x = torch.randn(1, 6)
+    program = ingot.capture(net, (x,))
+    ranges = ingot.record(program, [(x,)])
+    whole = net[1].weight @ net[0].weight
+    exact = float(whole.square().sum() / net(x).square().sum())
+    assert ranges.gains["linear"] == pytest.approx(float(net[1].weight.square().sum() / net(x).square().sum()), rel=0.5)
+    assert ranges.gains[key("linear", "input_1", 0)] == pytest.approx(exact, rel=0.5)
+
+
+def test_each_use_of_a_value_has_its_own_gain() -> None:
+    net = Two()
+    x = torch.randn(4, 8)
+    program = ingot.capture(net.eval(), (x,))
+    gains = ingot.record(program, [(x,)]).gains
+    loud, quiet = (gains[key(n, "tanh", 0)] for n in ("linear", "linear_1"))
+    assert loud > 1000 * quiet
+    assert gains["tanh"] >= loud / 2
+
+
+class Two(nn.Module):
+    """One value, read by a loud and by a quiet reader."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.loud, self.quiet = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.quiet.weight.data *= 1e-3
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = x.tanh()
+        return self.loud(y) + self.quiet(y)
+
+
+@pytest.mark.slow
+def test_noise_is_predicted() -> None:
+    """The prediction of the plan against the quantized graph, on a net with joins and a residual."""
+    from tests.test_qat import digits, fitted
+
+    x, y = digits()
+    batches = [(x[i : i + 8],) for i in range(0, 128, 8)]
+    recipe = {"halving_noise_is_worth": 0.0}
+    casting = ingot.cast(fitted(x, y), batches[0], target="xnnpack", calibration=batches, recipe=recipe)
+    (note,) = [n for n in casting.notes if "predicted SQNR" in n]
+    predicted = float(note.split(": ")[1].split()[0])
+    assert predicted == pytest.approx(casting.check.outputs[0].sqnr_db, abs=4)
+
+
+def test_noise_is_bought_back_with_time() -> None:
+    """The more noise is worth, the less of it there is, and the more runs in float."""
+    model, batches = Outliers(), [(torch.randn(4, 16),) for _ in range(8)]
+    program = ingot.capture(model.eval(), batches[0])
+    ranges = ingot.record(program, batches)
+    floats = []
+    for worth in (0.0, 0.3, 10.0):
+        plan = ingot.plan(program, ranges, "xnnpack", recipe={"halving_noise_is_worth": worth})
+        floats.append(sum(d.storage is None and "float" in d.rule for d in plan))
+    assert floats[0] <= floats[1] <= floats[2]
+    assert floats[0] < floats[2]
+
+
+class Outliers(nn.Module):
+    """One channel a hundred times as strong as the rest, and all that matters is in the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.wide, self.head = nn.Linear(16, 16), nn.Linear(16, 8)
+        self.wide.weight.data[0] *= 100
+        self.head.weight.data[:, 0] *= 0.001
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.wide(x) + 1.0)
+
+
+def stats_of(x: torch.Tensor) -> Stats:
+    m = measure(x.reshape(-1))
+    raw = np.bincount(m.bins, minlength=1 << 13).astype(np.uint32)
+    return Stats(m.low, m.high, m.count, m.nonfinite, sparse(raw))
+
+
+def points_of(x: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    return x.double().numpy(), np.full(len(x), 1 / len(x))
+
+
+@pytest.mark.parametrize("method", [*METHODS, "auto", "minmax", "percentile:99"])
+def test_every_method_gives_a_range_inside_the_measured_one(method: str) -> None:
+    x = torch.randn(2000, generator=torch.Generator().manual_seed(0))
+    storage, _ = choose(points_of(x), (float(x.min()), float(x.max())), INT8, method)
+    low, high = storage.span
+    slack = storage.scale
+    assert float(x.min()) - slack <= low < 0 < high <= float(x.max()) + slack
+
+
+def test_the_chosen_range_has_the_least_error() -> None:
+    """One outlier in a million is clipped if that is cheap, a common one never."""
+    x = torch.cat([torch.randn(5000, generator=torch.Generator().manual_seed(0)), torch.tensor([60.0])])
+    span = (float(x.min()), float(x.max()))
+    auto, _ = choose(points_of(x), span, INT8, "auto")
+    tried = [choose(points_of(x), span, INT8, m)[0] for m in (*METHODS, "minmax")]
+    assert errors(points_of(x), [auto])[0] <= errors(points_of(x), tried).min() * 1.03
+    often = torch.cat([x, torch.full((500,), 60.0)])
+    kept, _ = choose(points_of(often), span, INT8, "auto")
+    assert kept.span[1] > 55
+
+
+def test_a_constant_value_is_stored_exactly() -> None:
+    storage, _ = choose(points_of(torch.full((9,), 3.0)), (3.0, 3.0), INT8, "auto")
+    assert (storage.qmax - storage.zero_point) * storage.scale == pytest.approx(3.0)
+    assert storage_for(0.0, 0.0, INT8).scale > 0
+
+
+@pytest.mark.parametrize("fill", [-1e9, -3.4e38, -1e4])
+def test_fills_are_told_from_the_rest(fill: float) -> None:
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    x[::3] = fill
+    low, high = body(stats_of(x))
+    assert -5 < low < 0 < high < 5
+
+
+def test_outliers_are_no_fills() -> None:
+    x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    x[5] = -300.0
+    assert body(stats_of(x)) is None
+    assert body(stats_of(torch.randn(100) * 1e6)) is None
+
+
+def test_a_path_through_a_class_is_told() -> None:
+    classes: Classes[int] = Classes()
+    for a, b in ((1, 2), (2, 3), (3, 4), (1, 9)):
+        classes.union(a, b, f"{a}-{b}")
+    ways, at, path = classes.ways(1), 4, []
+    while at != 1:
+        at, why = ways[at]
+        path.append(why)
+    assert path == ["3-4", "2-3", "1-2"]
+    assert not classes.same(1, 77)
+    assert len(list(classes.groups())) == 1  # asking after a stranger made nobody a member
