@@ -31,7 +31,7 @@ ARM := ingot/targets/arm/requirements.py
 $(READY): pyproject.toml $(ARM)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -e '.[demo,test]'
-	$(BIN)/python -m ingot.targets.arm.requirements | xargs -L1 $(BIN)/pip install -q
+	$(BIN)/python -W ignore -m ingot.targets.arm.requirements | xargs -L1 $(BIN)/pip install -q
 	touch $@
 
 # PyPI's torchvision asks for a CUDA build of torch: without its dependencies it leaves ours alone. The same holds for

@@ -1,0 +1,226 @@
+"""The road to Arm's targets: small nets lowered for each, run on the TOSA reference model, compared."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+import ingot
+from ingot.compare import measure
+from ingot.verify import run_graph
+from tests.models import images
+
+ARM = ("vgf", "ethos-u55-128", "ethos-u85-256")
+MISSING = {t.name: "; ".join(t.missing.values()) for t in ingot.targets()}
+BATCHES = [(x,) for x in images(size=8)]
+SENTENCES = [(torch.randn(1, 6, 8, generator=torch.Generator().manual_seed(i)),) for i in range(4)]
+
+
+@pytest.fixture(params=ARM)
+def target(request: pytest.FixtureRequest) -> str:
+    return need(request.param)
+
+
+def need(name: str) -> str:
+    if MISSING[name]:
+        pytest.skip(f"{name} needs: {MISSING[name]}")
+    return name
+
+
+def seeded(model: nn.Module) -> nn.Module:
+    generator = torch.Generator().manual_seed(1)
+    for p in model.parameters():
+        p.data = torch.randn(p.shape, generator=generator) * 0.3
+    return model.eval()
+
+
+def cast(model: nn.Module, target: str, batches: list[tuple[torch.Tensor]] = BATCHES, **more: object) -> ingot.Casting:
+    return ingot.cast(seeded(model), batches[0], target=target, calibration=batches, **more)
+
+
+def assert_whole(casting: ingot.Casting) -> None:
+    assert (len(casting.delegates), casting.host_ops) == (1, ())
+    assert "TOSA reference model" in casting.check.executed_on
+    assert min(o.faithful_db for o in casting.check.outputs) >= 60
+
+
+def stored(plan: ingot.Plan) -> dict[str, str]:
+    return {d.slot.node: d.storage.dtype if d.storage else "float" for d in plan if d.slot.operand is None}
+
+
+class Net(nn.Module):
+    """Two convolutions whose results are joined; a requantize is needed where the join is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.linear = nn.Linear(16, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = self.conv1(x).relu()
+        both = torch.cat([first, self.conv2(first)], 1)
+        return self.linear(torch.moveaxis(F.max_pool2d(both, 2), 1, -1)).sigmoid()
+
+
+def test_a_small_net_is_one_delegate_and_right(target: str) -> None:
+    casting = cast(Net(), target)
+    assert_whole(casting)
+    assert set(stored(casting.plan).values()) == {"float", "int8"}  # float: the graph's input, and inside relu(conv)
+    assert casting.check.outputs[0].sqnr_db >= 30
+
+
+class Requantized(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        r = self.conv1(x).relu()
+        return torch.cat([r, x * 8], 1), self.conv2(r)
+
+
+def test_a_requantize_before_a_cat_stays_inside(target: str) -> None:
+    casting = cast(Requantized(), target)
+    assert_whole(casting)
+    assert casting.plan.storage("relu") != casting.plan.storage("cat", 0)
+    assert min(o.sqnr_db for o in casting.check.outputs) >= 30
+
+
+class Head(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.boxes, self.scores = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        features = self.stem(x).relu()
+        return torch.cat([self.boxes(features).sigmoid() * 640, self.scores(features).sigmoid()], 1)
+
+
+@pytest.mark.parametrize("name", ARM[:2])
+def test_boxes_and_scores_in_one_output_are_both_right(name: str) -> None:
+    casting = cast(Head(), need(name))
+    assert_whole(casting)
+    float_, made = both_runs(casting)
+    for part in (slice(0, 8), slice(8, 16)):
+        assert measure([t[:, part] for t in float_], [t[:, part] for t in made]).sqnr_db >= 30
+
+
+def both_runs(casting: ingot.Casting) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    evidence = casting.evidence
+    float_ = run_graph(evidence.program.reference, BATCHES, {})
+    made = evidence.target.run(casting.pte, BATCHES)
+    return [outputs[0] for outputs in float_], [outputs[0] for outputs in made]
+
+
+class Join(nn.Module):
+    def __init__(self, swap: bool) -> None:
+        super().__init__()
+        self.conv1, self.conv2, self.swap = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 8, 3, padding=1), swap
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one, two = self.conv1(x), self.conv2(x)
+        return torch.cat([two, one] if self.swap else [one, two], 1)
+
+
+def test_int8_and_int16_meet_in_a_cat_and_their_order_does_not_matter(target: str) -> None:
+    recipe = {"scopes": [{"path": "conv2", "precision": "int16"}]}
+    castings = [cast(Join(swap), target, recipe=recipe) for swap in (False, True)]
+    for casting in castings:
+        assert_whole(casting)
+        assert casting.check.outputs[0].sqnr_db >= 30
+    plans = [stored(c.plan) for c in castings]
+    assert plans[0] == plans[1]
+    assert {"int8", "int16"} <= set(plans[0].values())
+    scales = [{n: c.plan.storage(n) for n in ("conv2d", "conv2d_1", "cat")} for c in castings]
+    assert scales[0] == scales[1]
+
+
+class Counted(list):
+    """Batches that say how often they were gone through."""
+
+    times = 0
+
+    def __iter__(self):
+        self.times += 1
+        return super().__iter__()
+
+
+def test_one_recording_serves_every_target_and_precision() -> None:
+    batches = Counted(BATCHES)
+    program = ingot.capture(seeded(Net()), BATCHES[0])
+    ranges = ingot.record(program, batches)
+    for name in ("xnnpack", *(need(n) for n in ARM[:2])):
+        for precision in ("int8", "int16", "float") if name in ARM else ("int8", "float"):
+            plan = ingot.plan(program, ranges, name, recipe={"scopes": [{"op": "*", "precision": precision}]})
+            assert set(stored(plan).values()) <= {precision, "float"}
+            assert precision in stored(plan).values()
+    assert batches.times == 1
+
+
+@pytest.mark.parametrize("precision", ["int16", "float"])
+def test_a_whole_net_in_another_precision(precision: str) -> None:
+    casting = cast(Net(), need("vgf"), recipe={"scopes": [{"op": "*", "precision": precision}]})
+    assert_whole(casting)
+    assert casting.check.outputs[0].sqnr_db >= (40 if precision == "int16" else 100)
+
+
+class Attention(nn.Module):
+    def __init__(self, mask: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.norm, self.mask = nn.LayerNorm(8), mask
+        self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        scores = self.query(y) @ self.key(y).transpose(1, 2)
+        return x + self.mask(scores).softmax(-1) @ self.value(y)
+
+
+def hidden(scores: torch.Tensor) -> torch.Tensor:
+    return torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+
+
+@cache
+def attention_db(mask: Callable[[torch.Tensor], torch.Tensor]) -> float:
+    casting = cast(Attention(mask), need("ethos-u55-128"), SENTENCES)
+    assert_whole(casting)
+    return casting.check.outputs[0].sqnr_db
+
+
+def no_mask(scores: torch.Tensor) -> torch.Tensor:
+    return scores
+
+
+def test_attention_is_one_delegate_on_integers_alone() -> None:
+    assert attention_db(no_mask) >= 30
+
+
+def test_what_a_backend_said_is_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    from ingot.targets.arm import memory
+    from ingot.targets.base import Ability
+
+    monkeypatch.setenv("INGOT_CACHE", str(tmp_path))
+    known = {
+        "an op": Ability(frozenset({"int8"}), "said so"),
+        "another": Ability(frozenset(), memory.FAILED + ": once"),
+    }
+    memory.keep("vgf", known)
+    assert memory._read("vgf") == {"an op": known["an op"]}
+    next(tmp_path.iterdir()).write_text("no JSON")
+    assert memory._read("vgf") == {}
+    monkeypatch.setenv("INGOT_CACHE", "")
+    assert memory._file("vgf") is None
+
+
+def test_naming_the_targets_imports_no_backend() -> None:
+    code = "import sys, ingot; ingot.targets(); print([m for m in sys.modules if m.startswith('executorch')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
