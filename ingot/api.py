@@ -22,8 +22,9 @@ from ingot.plan.validate import validate
 from ingot.progress import Silent
 from ingot.qat import Training, prepare
 from ingot.quantize import quantize
-from ingot.ranges import Ranges, measured_again, record_module
+from ingot.ranges import Ranges
 from ingot.recipe import Recipe, recipe_from
+from ingot.recorder import measured_again, record_module
 from ingot.targets import Availability, available, find
 from ingot.targets.base import Target
 from ingot.verify import Evidence, verify_artefact

@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from ingot.errors import InputError
 from ingot.histogram import SAMPLE, flat, measure
-from ingot.ranges import Ranges, Stats, quantile, record_module
+from ingot.ranges import Ranges, Stats, quantile
+from ingot.recorder import record_module
 
 
 def unlifted(net: nn.Module, *inputs: Tensor) -> torch.fx.GraphModule:
