@@ -40,6 +40,7 @@ class Tape:
     """Runs ops as given, and keeps for each how to go back from its result to each of its operands."""
 
     steps: list[tuple[Node, list[tuple[int, Node, Tensor]], Tensor]] = field(default_factory=list)
+    room: int = 2 << 30  # bytes of activations that may be kept for the way back
 
     def run(self, node: Node, env: dict[Node, Any]) -> Any:
         """What node computes; its float operands are leaves of their own, so that uses are told apart."""
@@ -52,12 +53,21 @@ class Tape:
             args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
             return node.target(*args, **kwargs)  # type: ignore[operator]
         if isinstance(out, Tensor) and out.requires_grad:
-            self.steps.append((node, leaves, out))
+            self._keep(node, leaves, out)
             return out.detach()
         return torch.utils._pytree.tree_map_only(Tensor, Tensor.detach, out)
 
+    def _keep(self, node: Node, leaves: list[tuple[int, Node, Tensor]], out: Tensor) -> None:
+        self.room -= out.numel() * out.element_size()
+        if self.room > 0:
+            self.steps.append((node, leaves, out))
+        else:
+            self.steps.clear()
+
     def gains(self, outputs: Sequence[tuple[Node, Tensor]], turn: int) -> list[Gains]:
-        """For each probe the squared length of what arrives at each slot."""
+        """For each probe the squared length of what arrives at each slot; none where the batch was too big to keep."""
+        if self.room <= 0:
+            return []
         generators = (torch.Generator().manual_seed(1000 * turn + probe) for probe in range(PROBES))
         return [self._back(outputs, g) for g in generators]
 

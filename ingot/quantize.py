@@ -1,4 +1,4 @@
-"""Plan -> torchao specs -> prepare -> convert, then an audit that it is the plan. The only importer of pt2e."""
+"""Plan -> torchao specs -> prepare -> convert, then an audit that it is the plan."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.errors import PlanError
-from ingot.graph import constant_of, fresh_name, inherited_meta, source_of
+from ingot.audit import audit, roundings
+from ingot.graph import constant_of, fresh_name, inherited_meta
 from ingot.plan.model import Decision, Plan, Slot, Storage, as_float32
 from ingot.semantics import operands
 
@@ -43,7 +43,7 @@ def _store_outputs(converted: GraphModule, plan: Plan) -> None:
 
     def stored(node: Node) -> Node:
         storage = plan.storage("output", next(places))
-        return node if storage is None or _roundings(node)[0][-1:] == [storage] else _rounded(node, storage, last)
+        return node if storage is None or roundings(node)[0][-1:] == [storage] else _rounded(node, storage, last)
 
     last.args = (torch.fx.map_arg(last.args[0], stored),)
     converted.recompile()
@@ -148,7 +148,7 @@ def _round_positions(node: Node, plan: Plan) -> None:
 
     def rounded(n: Node) -> Node:
         storage = plan.storage(node.name, next(places))
-        return n if storage is None or _roundings(n)[0][-1:] == [storage] else _rounded(n, storage, node)
+        return n if storage is None or roundings(n)[0][-1:] == [storage] else _rounded(n, storage, node)
 
     node.args = torch.fx.map_arg(node.args, rounded)
 
@@ -183,75 +183,3 @@ def _given_per_channel(storage: Storage) -> Any:
             return torch.tensor(storage.scale), torch.tensor(storage.zero_point, dtype=torch.int64)
 
     return GivenPerChannelObserver
-
-
-def audit(converted: GraphModule, module: GraphModule, plan: Plan) -> None:
-    """Every operand of every op, and every output: it arrives through exactly the roundings planned, in that order."""
-    made = {n.name: n for n in converted.graph.nodes}
-    for node in module.graph.nodes:
-        if node.op not in ("call_function", "output"):
-            continue
-        if node.name not in made:
-            raise _not_the_plan(Slot(node.name), "the op is gone", node)
-        if len(operands(node)) != len(operands(made[node.name])):
-            raise _not_the_plan(Slot(node.name), "it reads another number of values", node)
-        for i, (operand, found) in enumerate(zip(operands(node), operands(made[node.name]), strict=True)):
-            _compare(Slot(node.name, i), operand, *_roundings(found), plan, node)
-
-
-def _compare(slot: Slot, operand: Node, found: list[Storage], start: Node, plan: Plan, node: Node) -> None:
-    stored, read = plan.storage(operand.name), plan.storage(slot.node, slot.operand)
-    planned = [s for s in (stored, read if read != stored else None) if s is not None]
-    if found != planned:
-        raise _not_the_plan(slot, f"planned {_text(planned)}, found {_text(found)}", node)
-    if start.name != operand.name and not (start.op == "get_attr" and constant_of(operand) is not None):
-        raise _not_the_plan(slot, f"it should read {operand.name} and reads {start.name}", node)
-
-
-def _text(roundings: list[Storage]) -> str:
-    return ", then ".join(map(str, roundings)) or "float"
-
-
-def _not_the_plan(slot: Slot, problem: str, node: Node) -> PlanError:
-    return PlanError(
-        f"the quantized graph is not the plan at {slot}",
-        where=source_of(node),
-        why=problem,
-        hint="please report this model; it is a defect of Ingot",
-    )
-
-
-def _roundings(node: Node) -> tuple[list[Storage], Node]:
-    """The quantize-dequantize pairs on the way from where a value is made to here, first to last; and that place."""
-    found: list[Storage] = []
-    while _is(node, "dequantize_per_tensor") or _is(node, "dequantize_per_channel"):
-        found.insert(0, _parameters(node))
-        node = operands(node)[0]
-        if _is(node, "quantize_per_tensor") or _is(node, "quantize_per_channel"):
-            if _parameters(node) != found[0]:
-                return [*found, _parameters(node)], node
-            node = operands(node)[0]
-    return found, node
-
-
-def _is(node: Node, name: str) -> bool:
-    return node.op == "call_function" and getattr(node.target, "_opname", "").split("::")[-1] == name
-
-
-def _parameters(node: Node) -> Storage:
-    """The numbers of a (de)quantize node, per tensor (x, scale, zp, min, max, dtype) or per channel (… axis …)."""
-    if "per_channel" in str(node.target):
-        _, scale, zero, axis, low, high, dtype = node.args[:7]
-        return Storage(_name(dtype), _numbers(scale), _numbers(zero), low, high, axis)  # type: ignore[arg-type]
-    _, scale, zero, low, high, dtype = node.args[:6]
-    return Storage(_name(dtype), scale, zero, low, high)  # type: ignore[arg-type]
-
-
-def _name(dtype: Any) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _numbers(arg: Any) -> tuple[Any, ...]:
-    tensor = constant_of(arg) if isinstance(arg, Node) else arg
-    assert tensor is not None  # torchao keeps scales and zero points of channels as constants
-    return tuple(tensor.tolist())

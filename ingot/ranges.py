@@ -95,6 +95,10 @@ def finished(
     gains: Gains,
 ) -> Ranges:
     notes = tuple(_notes(values, batches, samples, steady))
+    if not gains:
+        notes += (
+            "which errors reach the outputs is not known (the first batch is too big, or nothing is differentiable)",
+        )
     return Ranges(values, batches, samples, fingerprint, notes, dict(steady), dict(gains))
 
 

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ingot
+from ingot.audit import audit
 from ingot.graph import calls, constant_of
 from ingot.legalize import legalized
 from ingot.plan.model import Plan, Slot, Storage
 from ingot.plan.qparams import storage_for
-from ingot.quantize import audit, quantize
+from ingot.quantize import quantize
 from ingot.recipe import Recipe
 from ingot.semantics import Kind, effect_of, operands
 from ingot.semantics.weights import weight_axis

@@ -41,7 +41,7 @@ class Question:
 
     def add(self, key: str, node: Node, precision: str) -> None:
         out = self._copy(node, precision)
-        self.outputs.append(out if precision == "float" else self._rounded(out, precision))
+        self.outputs.append(out if precision == "float" else self._quantized(out, precision))
         self.keys.append((key, precision))
 
     def _copy(self, node: Node, precision: str) -> Node:
@@ -55,9 +55,9 @@ class Question:
             return self._copy(n, precision)
         constant = constant_of(n)
         if precision == "float" or not is_float(n):
-            return self._input(n) if constant is None else self._constant(constant)
+            return self._input(n, value_of(n).dtype) if constant is None else self._constant(constant)
         if constant is None:
-            return self._rounded(self._input(n), precision)
+            return self._dequantized(self._input(n, getattr(torch, precision)), precision)
         return self._stored(constant, weight_axis(node), i, precision)
 
     def _stored(self, constant: torch.Tensor, axis: int | None, i: int, precision: str) -> Node:
@@ -67,9 +67,8 @@ class Question:
         stored = self._constant(torch.zeros(constant.shape, dtype=getattr(torch, precision)))
         return self._dequantized(stored, precision)
 
-    def _input(self, n: Node) -> Node:
-        val = value_of(n)
-        self.inputs.append(torch.zeros(tuple(val.shape), dtype=val.dtype))
+    def _input(self, n: Node, dtype: torch.dtype) -> Node:
+        self.inputs.append(torch.zeros(tuple(value_of(n).shape), dtype=dtype))
         return self.graph.create_node("placeholder", f"x{len(self.inputs)}")
 
     def _constant(self, tensor: torch.Tensor) -> Node:
@@ -77,10 +76,9 @@ class Question:
         self.root.register_buffer(name, tensor.detach().clone())
         return self.graph.get_attr(name)
 
-    def _rounded(self, x: Node, precision: str) -> Node:
+    def _quantized(self, x: Node, precision: str) -> Node:
         form, q = FORMATS[precision], torch.ops.quantized_decomposed.quantize_per_tensor.default
-        args = (STEP, 0, form.qmin, form.qmax, getattr(torch, precision))
-        return self._dequantized(self.graph.call_function(q, (x, *args)), precision)
+        return self.graph.call_function(q, (x, STEP, 0, form.qmin, form.qmax, getattr(torch, precision)))
 
     def _dequantized(self, x: Node, precision: str) -> Node:
         form, dq = FORMATS[precision], torch.ops.quantized_decomposed.dequantize_per_tensor.default

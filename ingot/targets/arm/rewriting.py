@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch.fx import GraphModule, Node
 
-from ingot.graph import source_of
+from ingot.graph import constant_of, source_of, value_name
 from ingot.semantics import operands
 from ingot.targets.arm.backend import compile_spec
 
@@ -29,9 +30,11 @@ class Decompositions:
         for node in before.values():
             node.meta.setdefault("ingot_value", node.name)
         reads = {n: len(operands(n)) for n in before.values() if n.op == "call_function"}
+        constants = {_place(t): value_name(n) for n in before.values() if (t := constant_of(n)) is not None}
         made = decomposed(self.target, module)
         gone = [n for n, many in reads.items() if not _survives(n, many, made)]
         _last_keeps_identity(made)
+        _name_the_rest(made, constants)
         _become(module, made)
         return [f"{n.name} ({source_of(n)})" for n in gone]
 
@@ -57,6 +60,18 @@ def _last_keeps_identity(module: GraphModule) -> None:
             node.meta = {k: v for k, v in node.meta.items() if k != "ingot_value"}
         elif value is not None:
             seen.add(value)
+
+
+def _name_the_rest(module: GraphModule, constants: dict[Any, str]) -> None:
+    """Retracing gives names anew: a constant is known by its memory, and no new value may pass for a recorded one."""
+    for node in module.graph.nodes:
+        constant = constant_of(node)
+        known = constants.get(_place(constant)) if constant is not None else None
+        node.meta.setdefault("ingot_value", known or f"arm.{node.name}")
+
+
+def _place(tensor: torch.Tensor) -> Any:
+    return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
 
 
 def _become(module: GraphModule, made: GraphModule) -> None:
