@@ -74,6 +74,18 @@ def add_constant(module: GraphModule, tensor: torch.Tensor, hint: str, like: Nod
     return node
 
 
+def same_constant(module: GraphModule, tensor: torch.Tensor, name: str, like: Node) -> Node:
+    """A new node for a constant that is stored once, under its name, however often it is asked for."""
+    name = re.sub(r"\W", "_", name)
+    known = getattr(module, name, None)
+    if known is None or known.dtype != tensor.dtype:
+        return add_constant(module, tensor, name, like)
+    with module.graph.inserting_before(like):
+        node = module.graph.get_attr(name)
+    node.meta = {**inherited_meta(like), "val": fake_like(like, tensor)}
+    return node
+
+
 def fresh_name(module: torch.nn.Module, hint: str) -> str:
     base = re.sub(r"\W", "_", hint).strip("_") or "constant"
     name, k = base, 0

@@ -40,7 +40,7 @@ def lower_graph(program: Program, quantized: GraphModule, plan: Plan, target: Ta
     graph = edge.exported_program().graph_module
     delegates, host_ops = _delegates(graph), _host_ops(graph, target, reasons)
     target.finish(graph)
-    pte = _stage("serialise", target, lambda: _serialise(edge, program))  # rewrites the graph: look before
+    pte = _stage("serialise", target, lambda: _serialise(edge, program, target))  # rewrites the graph: look before
     return Lowered(pte, delegates, host_ops, _boundary(program, plan))
 
 
@@ -87,14 +87,15 @@ def _to_edge(exported: torch.export.ExportedProgram, target: Target) -> Any:
     return to_edge_transform_and_lower(exported, partitioner=target.partitioners(), compile_config=config)
 
 
-def _serialise(edge: Any, program: Program) -> bytes:
+def _serialise(edge: Any, program: Program, target: Target) -> bytes:
     from executorch.exir import ExecutorchBackendConfig
     from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 
     # Without this a cache that starts non-zero starts as whatever memory held.
     names = ["b_" + n.replace(".", "_") for n in program.state]
     passes = [InitializedMutableBufferPass(names)] if names else []
-    return bytes(edge.to_executorch(ExecutorchBackendConfig(passes=passes)).buffer)
+    config = ExecutorchBackendConfig(passes=passes, segment_alignment=target.alignment)
+    return bytes(edge.to_executorch(config).buffer)
 
 
 @contextlib.contextmanager

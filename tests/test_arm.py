@@ -45,10 +45,10 @@ def cast(model: nn.Module, target: str, batches: list[tuple[torch.Tensor]] = BAT
     return ingot.cast(seeded(model), batches[0], target=target, calibration=batches, **more)
 
 
-def assert_whole(casting: ingot.Casting) -> None:
+def assert_whole(casting: ingot.Casting, faithful: float = 60) -> None:
     assert (len(casting.delegates), casting.host_ops) == (1, ())
     assert "TOSA reference model" in casting.check.executed_on
-    assert min(o.faithful_db for o in casting.check.outputs) >= 60
+    assert min(o.faithful_db for o in casting.check.outputs) >= faithful
 
 
 def stored(plan: ingot.Plan) -> dict[str, str]:
@@ -86,8 +86,9 @@ class Requantized(nn.Module):
         return torch.cat([r, x * 8], 1), self.conv2(r)
 
 
-def test_a_requantize_before_a_cat_stays_inside(target: str) -> None:
-    casting = cast(Requantized(), target)
+@pytest.mark.parametrize("name", ARM[:2])
+def test_a_requantize_before_a_cat_stays_inside(name: str) -> None:
+    casting = cast(Requantized(), need(name))
     assert_whole(casting)
     assert casting.plan.storage("relu") != casting.plan.storage("cat", 0)
     assert min(o.sqnr_db for o in casting.check.outputs) >= 30
@@ -130,9 +131,10 @@ class Join(nn.Module):
         return torch.cat([two, one] if self.swap else [one, two], 1)
 
 
-def test_int8_and_int16_meet_in_a_cat_and_their_order_does_not_matter(target: str) -> None:
+@pytest.mark.parametrize("name", ARM[:2])
+def test_int8_and_int16_meet_in_a_cat_and_their_order_does_not_matter(name: str) -> None:
     recipe = {"scopes": [{"path": "conv2", "precision": "int16"}]}
-    castings = [cast(Join(swap), target, recipe=recipe) for swap in (False, True)]
+    castings = [cast(Join(swap), need(name), recipe=recipe) for swap in (False, True)]
     for casting in castings:
         assert_whole(casting)
         assert casting.check.outputs[0].sqnr_db >= 30
@@ -184,23 +186,51 @@ class Attention(nn.Module):
         return x + self.mask(scores).softmax(-1) @ self.value(y)
 
 
-def hidden(scores: torch.Tensor) -> torch.Tensor:
-    return torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+HIDDEN = torch.ones(6, 6, dtype=torch.bool).triu(1)
+MASKS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "none": lambda scores: scores,
+    "-1e9 added": lambda scores: scores + torch.zeros(6, 6).masked_fill(HIDDEN, -1e9),
+    "-inf filled in": lambda scores: scores.masked_fill(HIDDEN, -torch.inf),
+}
 
 
 @cache
-def attention_db(mask: Callable[[torch.Tensor], torch.Tensor]) -> float:
-    casting = cast(Attention(mask), need("ethos-u55-128"), SENTENCES)
-    assert_whole(casting)
+def attention_db(mask: str) -> float:
+    casting = cast(Attention(MASKS[mask]), need("ethos-u55-128"), SENTENCES)
+    assert_whole(casting, faithful=40)
     return casting.check.outputs[0].sqnr_db
 
 
-def no_mask(scores: torch.Tensor) -> torch.Tensor:
-    return scores
-
-
 def test_attention_is_one_delegate_on_integers_alone() -> None:
-    assert attention_db(no_mask) >= 30
+    assert attention_db("none") >= 30
+
+
+@pytest.mark.xfail(strict=True, reason="a fill is not yet forgotten behind a softmax that was taken apart")
+@pytest.mark.parametrize("mask", ["-1e9 added", "-inf filled in"])
+def test_a_mask_costs_attention_no_precision(mask: str) -> None:
+    assert attention_db(mask) >= attention_db("none") - 3
+
+
+class Twice(nn.Module):
+    """Taken apart and traced again, the sum inside the norm is called what the sum of the user was called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x) + 1000.0
+
+
+def test_what_a_rewrite_makes_does_not_pass_for_what_was_recorded() -> None:
+    program = ingot.capture(seeded(Twice()), SENTENCES[0])
+    plan = ingot.plan(program, ingot.record(program, SENTENCES), need("ethos-u55-128"))
+    wide = [d for d in plan if d.storage and d.storage.axis is None and d.storage.span[1] > 900]
+    assert {d.slot.node for d in wide if d.slot.operand is None} == {plan_output(plan)}
+
+
+def plan_output(plan: ingot.Plan) -> str:
+    return [d.slot.node for d in plan if d.slot.operand is None and d.storage][-1]
 
 
 def test_what_a_backend_said_is_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:

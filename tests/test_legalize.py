@@ -62,6 +62,8 @@ CASES = {
     "nearest": ("nearest upsampling as copies", lambda x: F.interpolate(x, scale_factor=(2, 3)), (X4,), ()),
     "means, one": ("means keep dimensions", lambda x: x.mean(-1), (X4,), ()),
     "numbers": ("numbers as constants", lambda x: (x + 2) * 0.5 - 1, (X3,), ()),
+    "sums": ("sums of constants", lambda x, a, b: (x * 2 + a) + b, (X3,), (torch.randn(4), torch.randn(6, 4))),
+    "softmax of a convolution": ("softmax in one layout", lambda x, w: F.conv2d(x, w).softmax(-1), (X4,), (torch.randn(6, 6, 1, 1),)),
     "division": ("numbers as constants", lambda x: x / 3, (X3,), ()),
 }  # fmt: skip
 
@@ -89,6 +91,8 @@ LEFT_ALONE = {
     "mean of everything": (lambda x: x.mean(), (X3,)),
     "nearest by a fraction": (lambda x: F.interpolate(x, size=(7, 6)), (X4,)),
     "a strided slice that stops early": (lambda x: x[:, 0:3:2], (X4,)),
+    "softmax of what was just reshaped": (lambda x: (x.reshape(2, 2, 3, 4) * 2).softmax(-1), (X3,)),
+    "a sum that would grow": (lambda x: (x + torch.ones(4)) + torch.ones(6, 1), (X3,)),
     "integers": (lambda x: x + 1, (torch.arange(4),)),
     "broadcast batch": (lambda x, y: x @ y, (torch.randn(2, 1, 3, 4), torch.randn(1, 5, 4, 3))),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import cache
@@ -266,7 +267,8 @@ def with_other_names(program: ingot.Program, ranges: ingot.Ranges, random: Any) 
     names = {before: n.name for before, n in zip(old, nodes, strict=True)}
     renamed = replace(program, module=module)
     values = {names[n]: s for n, s in ranges.values.items()}
-    return renamed, replace(ranges, values=values, fingerprint=renamed.fingerprint)
+    gains = {re.sub(r"\w+(?=$|\[|<)", lambda m: names.get(m[0], m[0]), slot): g for slot, g in ranges.gains.items()}
+    return renamed, replace(ranges, values=values, gains=gains, fingerprint=renamed.fingerprint)
 
 
 # ---- g: the artefact computes its quantized graph ----

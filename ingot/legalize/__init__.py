@@ -20,8 +20,10 @@ from ingot.legalize import (
     products,
     scalars,
     scatter,
+    softmax,
     softplus,
     strides,
+    sums,
     upsampling,
 )
 from ingot.legalize.rule import Rule
@@ -42,8 +44,8 @@ class Legal:
 
 def for_xnnpack() -> Sequence[Rule]:
     """In order: a rule may leave work for those after it (attention makes products, a hard sigmoid numbers)."""
-    early = (scatter, strides, upsampling, depth_pool, hardsigmoid, softplus)
-    late = (attention, products, layer_norm, means, scalars)
+    early = (sums, scatter, strides, upsampling, depth_pool, hardsigmoid, softplus)
+    late = (attention, products, softmax, layer_norm, means, scalars)
     return tuple(m.RULE for m in (*early, *late))
 
 

@@ -1,4 +1,4 @@
-"""layer_norm(x, [d], w, b) -> c = x - linear(x, 1/d); c * rsqrt(linear(c * c, 1/d) + eps) * w + b"""
+"""layer_norm(x, [d], w, b) -> c = x - linear(x, 1/d); c * rsqrt(linear(c * c, 1/d, eps)) * w + b"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ingot.graph import add_constant, value_of
+from ingot.graph import same_constant, value_of
 from ingot.legalize.rule import Rule, in_float
 
 aten = torch.ops.aten
@@ -20,8 +20,8 @@ def rewrite(node: Node) -> Node | None:
     x, (width,), weight, bias, eps = _arguments(node)
     centred = in_float(node, REASON, aten.sub.Tensor, x, _mean(node, x, width))
     square = in_float(node, REASON, aten.mul.Tensor, centred, centred)
-    shifted = in_float(node, REASON, aten.add.Tensor, _mean(node, square, width), _constant(node, eps, "eps"))
-    out = in_float(node, REASON, aten.mul.Tensor, centred, in_float(node, REASON, aten.rsqrt.default, shifted))
+    variance = _mean(node, square, width, eps)
+    out = in_float(node, REASON, aten.mul.Tensor, centred, in_float(node, REASON, aten.rsqrt.default, variance))
     out = out if weight is None else in_float(node, REASON, aten.mul.Tensor, out, weight)
     return out if bias is None else in_float(node, REASON, aten.add.Tensor, out, bias)
 
@@ -32,14 +32,12 @@ def _arguments(node: Node) -> tuple[Any, Any, Any, Any, Any]:
     return given  # type: ignore[return-value]
 
 
-def _mean(node: Node, x: Node, width: int) -> Node:
+def _mean(node: Node, x: Node, width: int, more: float = 0.0) -> Node:
     """The mean over the last axis as a product with a constant vector: backends have that product, not this mean."""
-    ones = torch.full((1, width), 1.0 / width, dtype=value_of(x).dtype)
-    return in_float(node, REASON, aten.linear.default, x, add_constant(_module(node), ones, f"{node.name}_mean", node))
-
-
-def _constant(node: Node, number: float, name: str) -> Node:
-    return add_constant(_module(node), torch.tensor([number], dtype=value_of(node).dtype), f"{node.name}_{name}", node)
+    dtype, module = value_of(x).dtype, _module(node)
+    shares = same_constant(module, torch.full((1, width), 1.0 / width, dtype=dtype), f"mean_of_{width}", node)
+    bias = [same_constant(module, torch.tensor([more], dtype=dtype), f"number_{more:g}", node)] if more else []
+    return in_float(node, REASON, aten.linear.default, x, shares, *bias)
 
 
 def _module(node: Node) -> Any:

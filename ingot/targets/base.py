@@ -36,7 +36,7 @@ class Prices:
 
     multiply: Mapping[str, float]  # one multiply-add, by precision
     byte: float = 4.0  # one byte read or written
-    stored: float = 100.0  # one byte of weights in the file: small files are half of what quantization is for
+    stored: float = 300.0  # one byte of weights in the file: small files are half of what quantization is for
     op: float = 2_000.0  # one kernel call
     hop: float = 500_000.0  # into another delegate or to the host, and back
 
@@ -71,6 +71,7 @@ class Target:
     run: Callable[..., list[list[torch.Tensor]]]
     executed_on: str
     prices: Prices
+    alignment: int = 128  # of each piece of data in the file
     hints: dict[str, str] = field(default_factory=dict)
     options: tuple[str, ...] = ()  # names that a recipe may set
     # Sees the partitioned graph before it is written: may take aside what run() will need, and tidy up.

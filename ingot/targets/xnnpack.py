@@ -224,5 +224,6 @@ XNNPACK = Target(
     run=run,
     executed_on="ExecuTorch runtime, XNNPACK delegate, in a child process",
     prices=Prices({"int8": 1.0, "float": 3.0}),
+    alignment=64,  # a cache line: weights are packed anew when they are loaded
     hints=HINTS,
 )

@@ -10,8 +10,9 @@ from ingot.targets.arm.ability import ability
 from ingot.targets.arm.backend import FORMATS, WEIGHT
 from ingot.targets.arm.lowering import finish, partitioners, run
 from ingot.targets.arm.marking import fuses
+from ingot.targets.arm.masks import Masks
 from ingot.targets.arm.requirements import COMMON, CONVERTER, VELA
-from ingot.targets.arm.rewriting import rules
+from ingot.targets.arm.rewriting import Decompositions
 from ingot.targets.base import Prices, Requirement, Target
 
 __all__ = ["ETHOS_U55", "ETHOS_U85", "VGF"]
@@ -31,7 +32,7 @@ def _target(name: str, backend: str, description: str, needs: Iterable[Requireme
         float_inside=name == "vgf",
         float_bias=False,
         weight_axis=weight_axis,
-        rules=partial(rules, name),
+        rules=lambda: (Decompositions(name), Masks(name)),
         partitioners=partial(partitioners, name),
         run=run,
         executed_on="TOSA reference model, on what the compiler was given",

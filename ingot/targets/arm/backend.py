@@ -14,8 +14,19 @@ FORMATS = {
 WEIGHT = Format("int8", -127, 127, symmetric=True)
 
 
+FILL = 1e9  # stands for infinity: the planner must still see that it is no measure of anything
+
+
 @cache
 def compile_spec(target: str) -> Any:
+    from executorch.backends.arm.common.pipeline_config import ArmPassPipelineConfig, QuantizeInfConfig
+
+    spec = _compile_spec(target)
+    spec.set_pass_pipeline_config(ArmPassPipelineConfig(quantize_inf=QuantizeInfConfig(neg_inf=-FILL, pos_inf=FILL)))
+    return spec
+
+
+def _compile_spec(target: str) -> Any:
     if target == "vgf":
         from executorch.backends.arm.vgf import VgfCompileSpec
 

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.graph import constant_of, source_of, value_name
+from ingot.graph import constant_of, fake_like, source_of, value_name
 from ingot.semantics import operands
 from ingot.targets.arm.backend import compile_spec
-
-
-def rules(target: str) -> Sequence[Any]:
-    return (Decompositions(target),)
 
 
 @dataclass(frozen=True)
@@ -63,9 +58,14 @@ def _last_keeps_identity(module: GraphModule) -> None:
 
 
 def _name_the_rest(module: GraphModule, constants: dict[Any, str]) -> None:
-    """Retracing gives names anew: a constant is known by its memory, and no new value may pass for a recorded one."""
+    """Retracing gives names anew: a constant is known by its memory, and no new value may pass for a recorded one.
+
+    It also gives constants shapes that look dynamic.
+    """
     for node in module.graph.nodes:
         constant = constant_of(node)
+        if constant is not None:
+            node.meta["val"] = fake_like(node, constant)
         known = constants.get(_place(constant)) if constant is not None else None
         node.meta.setdefault("ingot_value", known or f"arm.{node.name}")
 
