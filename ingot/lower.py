@@ -62,7 +62,13 @@ def _export(program: Program, quantized: GraphModule, plan: Plan) -> torch.expor
     for node in quantized.graph.nodes:
         # Provenance is copied again at every re-tracing and grows each time; nothing after this reads it.
         node.meta.pop("from_node", None)
-        node.meta.pop("quantization_annotation", None)
+        planned = node.meta.pop("quantization_annotation", None)
+        if (
+            planned is None
+            and isinstance(node.target, torch._ops.OpOverload)
+            and "quantize_per" not in str(node.target)
+        ):
+            node.meta["custom"] = {**(node.meta.get("custom") or {}), "ingot": "float"}
     _own_dequantizes(quantized)
     restore_state(quantized, program.state)  # the file starts from the values that the user's buffers had
     shapes = program.dynamic_shapes

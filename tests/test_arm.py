@@ -86,9 +86,8 @@ class Requantized(nn.Module):
         return torch.cat([r, x * 8], 1), self.conv2(r)
 
 
-@pytest.mark.parametrize("name", ARM[:2])
-def test_a_requantize_before_a_cat_stays_inside(name: str) -> None:
-    casting = cast(Requantized(), need(name))
+def test_a_requantize_before_a_cat_stays_inside() -> None:
+    casting = cast(Requantized(), need("ethos-u55-128"))
     assert_whole(casting)
     assert casting.plan.storage("relu") != casting.plan.storage("cat", 0)
     assert min(o.sqnr_db for o in casting.check.outputs) >= 30
@@ -131,10 +130,9 @@ class Join(nn.Module):
         return torch.cat([two, one] if self.swap else [one, two], 1)
 
 
-@pytest.mark.parametrize("name", ARM[:2])
-def test_int8_and_int16_meet_in_a_cat_and_their_order_does_not_matter(name: str) -> None:
+def test_int8_and_int16_meet_in_a_cat_and_their_order_does_not_matter() -> None:
     recipe = {"scopes": [{"path": "conv2", "precision": "int16"}]}
-    castings = [cast(Join(swap), need(name), recipe=recipe) for swap in (False, True)]
+    castings = [cast(Join(swap), need("vgf"), recipe=recipe) for swap in (False, True)]
     for casting in castings:
         assert_whole(casting)
         assert casting.check.outputs[0].sqnr_db >= 30
@@ -205,7 +203,6 @@ def test_attention_is_one_delegate_on_integers_alone() -> None:
     assert attention_db("none") >= 30
 
 
-@pytest.mark.xfail(strict=True, reason="a fill is not yet forgotten behind a softmax that was taken apart")
 @pytest.mark.parametrize("mask", ["-1e9 added", "-inf filled in"])
 def test_a_mask_costs_attention_no_precision(mask: str) -> None:
     assert attention_db(mask) >= attention_db("none") - 3

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import ingot
-from ingot.casting import Boundary, Casting
+from ingot.casting import Boundary, Casting, TensorInfo
 from ingot.recipe import Recipe
 from ingot.targets import find
 from ingot.verify import Evidence
@@ -177,8 +177,9 @@ def without(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
 def lowered(pte: bytes) -> Casting:
     """A casting that can be verified, without the seconds that lowering takes."""
     program = ingot.capture(net(), (X,))
-    evidence = Evidence(program, program.module, find("xnnpack"), Recipe())
-    return Casting("xnnpack", pte, (), (), Boundary((), ()), ingot.Plan("xnnpack", "f00", ()), evidence=evidence)
+    io = Boundary((TensorInfo("x", "float32", tuple(X.shape)),), (TensorInfo("y", "float32", ()),))
+    evidence = Evidence(program, program.module, find("xnnpack"), Recipe(), io)
+    return Casting("xnnpack", pte, (), (), io, ingot.Plan("xnnpack", "f00", ()), evidence=evidence)
 
 
 @pytest.mark.parametrize(

@@ -211,3 +211,12 @@ def test_nothing_that_creates_is_left_to_plan() -> None:
     program = program_of(lambda x: torch.cat([x, torch.full((2, 1, 4), 9.0)], 1), X)
     kinds = [effect_of(n, constant_of).kind for n in calls(program.module)]
     assert Kind.CREATES not in kinds
+
+
+def test_reshapes_that_cancel_leave_what_was_before_them_alone() -> None:
+    def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return (x @ x.transpose(-1, -2)).flatten(2, 3).unflatten(2, (2, 2)).unsqueeze(2)
+
+    model = type("Gram", (nn.Module,), {"forward": forward})()
+    x = torch.randn(1, 7, 2, 2)
+    torch.testing.assert_close(ingot.capture(model, (x,)).module(x)[0], model(x))

@@ -115,12 +115,15 @@ def _cut(numbered: torch.Tensor, positions: torch.Tensor) -> tuple[int, int, int
 
 def _merge_reshapes(module: GraphModule) -> int:
     """reshape(reshape(x, a), b) -> reshape(x, b), or x where that is its shape"""
-    inner = [n for n in calls(module) if n.target is aten.reshape.default and _is_reshape(n.args[0])]
-    for node in inner:
+    merged = 0
+    for node in calls(module):
+        if not (_is_reshape(node) and _is_reshape(node.args[0])):  # asked anew: the one before may just have vanished
+            continue
+        merged += 1
         node.args = (node.args[0].args[0], *node.args[1:])  # type: ignore[union-attr]
         if value_of(node.args[0]).shape == value_of(node).shape:  # type: ignore[arg-type]
             node.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
-    return len(inner)
+    return merged
 
 
 def _is_reshape(arg: Any) -> bool:

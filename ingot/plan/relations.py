@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.graph import calls, constant_of, is_float, is_state, value_name
+from ingot.graph import calls, constant_of, is_float, is_state, value_name, value_of
 from ingot.plan.spans import Span, span_of, width
-from ingot.plan.tame import body, floor_of, forgotten
+from ingot.plan.tame import body, tamed
 from ingot.ranges import Ranges
 from ingot.semantics import Effect, Kind, effect_of, operands
 from ingot.semantics.weights import weight_axis
@@ -43,24 +43,14 @@ def relate(module: GraphModule, target: Target, ranges: Ranges) -> Relations:
     nodes = [n for n in calls(module) if is_float(n)]
     for node in nodes:
         found.effects[node] = WEIGHTED if weight_axis(node) is not None else effect_of(node, constant_of)
-    for node in module.graph.nodes:
-        _tame(node, found)
+    for node in reversed(module.graph.nodes):  # a fill is forgotten by who reads it, or by who reads what that makes
+        if (span := tamed(node, found)) is not None:
+            found.tame[node] = span
     for node in nodes:
         _offer(node, found, target)
     for node in nodes:
         _bind(node, found, target)
     return found
-
-
-def _tame(value: Node, found: Relations) -> None:
-    stats = found.ranges.values.get(value_name(value)) if is_float(value) else None
-    rest = body(stats) if stats is not None else None
-    if stats is not None and rest is not None and forgotten(value, _fill(stats.min, bool(stats.nonfinite)), rest):
-        found.tame[value] = (floor_of(rest), rest[1])
-
-
-def _fill(lowest: float, infinite: bool) -> float:
-    return -torch.inf if infinite else lowest
 
 
 def _offer(node: Node, found: Relations, target: Target) -> None:
@@ -99,12 +89,12 @@ def _unfit(value: Node, found: Relations) -> str | None:
     """Why a value cannot be stored as integers at all."""
     if is_state(value):
         return f"{value.name} is state: quantized where it is read it would be frozen at its initial value"
+    if value in found.tame:
+        return None
     constant = constant_of(value)
     if constant is not None:
         finite = bool(torch.isfinite(constant.detach()).all())
         return None if finite else f"{value.name} has numbers that are not finite"
-    if value in found.tame:
-        return None
     stats = found.ranges.values.get(value_name(value))
     if stats is not None and (stats.nonfinite or not stats.finite):
         return f"{value.name} was not finite everywhere"
@@ -137,8 +127,8 @@ def _read_in_float(node: Node, found: Relations, target: Target) -> bool:
 
 
 def _only_float32(node: Node) -> bool:
-    vals = [n.meta.get("val") for n in (*operands(node), node)]
-    return all(str(getattr(v, "dtype", "")) == "torch.float32" for v in vals)
+    """Of its floats; a mask or an index is nothing to quantize, and whether the kernel takes it the target knows."""
+    return all(value_of(n).dtype is torch.float32 for n in (*operands(node), node) if is_float(n))
 
 
 def _static_weight(node: Node) -> bool:

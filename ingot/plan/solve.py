@@ -86,7 +86,8 @@ def _store(members: list[Place], work: Work) -> None:
 def _measured(members: list[Place], work: Work) -> tuple[Storage, str]:
     span = hull(work.span(m) for m in members)
     entries = [(work.noise.points(value_in(m)), g) for m in members if (g := entry_gain(m, work)) > 0]
-    method = _method(members, work) if entries else "minmax"
+    floored = any(value_in(m) in work.facts.tame for m in members)  # no measure: what clips it lets a mask's fills in
+    method = _method(members, work) if entries and not floored else "minmax"
     points = mixed(entries) if entries else work.noise.points(value_in(members[0]))
     return choose(points, span, work.format_of(members[0]), method)
 
