@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from ingot.cli import main
+from ingot.recipe import NAMED, Recipe, recipe_from
 
 ROOT = Path(__file__).parent.parent
 
@@ -38,6 +41,19 @@ def test_ten_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "net.py:13" in said
     assert main(["why", "out/", "conv2d"]) == 0
     assert "one kernel with" in capsys.readouterr().out
+    (toml,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/ten-minutes.md").read_text(), re.S)
+    Path("r.toml").write_text(toml)
+    assert main([*cast[:-1], "other/", "--recipe", "r.toml"]) == 0
+    capsys.readouterr()
+    assert main(["diff", "out/", "other/"]) == 0
+    assert "linear: int8" in capsys.readouterr().out
     Path("better.py").write_text(code.replace("torch.erf", "torch.tanh"))
     assert main([c.replace("net.py", "better.py") for c in cast]) == 0
     assert "1 delegate, 0 host ops" in capsys.readouterr().out
+
+
+def test_the_recipe_in_the_guide_names_every_key() -> None:
+    (toml,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/recipes.md").read_text(), re.S)
+    data = tomllib.loads(toml)
+    assert recipe_from(data).scopes[2].output == NAMED["snorm8"]
+    assert {f.name for f in dataclasses.fields(Recipe)} - data.keys() == {"options"}

@@ -6,7 +6,7 @@ fill, and again with those at the floor. Equal to a quarter of an int8 step: it 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch.fx import Node
@@ -18,7 +18,9 @@ from ingot.semantics import operands
 from ingot.semantics.encoding import Unfit
 from ingot.semantics.trial import Setup, TrialBuilder
 
-Facts = Any  # Relations: ranges, effects, spans, and what was found tame so far
+if TYPE_CHECKING:
+    from ingot.plan.relations import Relations as Facts
+
 GAP = 1024.0  # a fill lies that many times further from zero than everything else
 LOUD = 1e3  # and no nearer than this
 REACH = 8.0  # exp(-8) is less than a tenth of an int8 step of a probability
