@@ -7,7 +7,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from ingot.errors import PlanError
-from ingot.graph import constant_of, source_of
+from ingot.graph import constant_of, is_call, source_of
 from ingot.plan.model import Plan, Slot, Storage
 from ingot.semantics import operands
 
@@ -51,18 +51,14 @@ def _not_the_plan(slot: Slot, problem: str, node: Node) -> PlanError:
 def roundings(node: Node) -> tuple[list[Storage], Node]:
     """The quantize-dequantize pairs on the way from where a value is made to here, first to last; and that place."""
     found: list[Storage] = []
-    while _is(node, "dequantize_per_tensor") or _is(node, "dequantize_per_channel"):
+    while is_call(node, "dequantize_per_tensor") or is_call(node, "dequantize_per_channel"):
         found.insert(0, _parameters(node))
         node = operands(node)[0]
-        if _is(node, "quantize_per_tensor") or _is(node, "quantize_per_channel"):
+        if is_call(node, "quantize_per_tensor") or is_call(node, "quantize_per_channel"):
             if _parameters(node) != found[0]:
                 return [*found, _parameters(node)], node
             node = operands(node)[0]
     return found, node
-
-
-def _is(node: Node, name: str) -> bool:
-    return node.op == "call_function" and getattr(node.target, "_opname", "").split("::")[-1] == name
 
 
 def _parameters(node: Node) -> Storage:

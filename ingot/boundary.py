@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from ingot.casting import TensorInfo
-from ingot.graph import output_nodes
+from ingot.graph import copied, is_call, output_nodes
 from ingot.plan.model import Plan, Storage
 
 OUTPUT = "output"  # the name of the node that returns, in every graph that torch.export makes
@@ -29,9 +28,9 @@ def exposed(quantized: GraphModule, plan: Plan) -> GraphModule:
     """The same program with integers at the boundary where the plan says so."""
     if not any((*input_storages(quantized, plan), *output_storages(quantized, plan))):
         return quantized
-    module = copy.deepcopy(quantized, {id(t): t for t in (*quantized.parameters(), *quantized.buffers())})
+    module = copied(quantized)
     for node in [n for n in module.graph.nodes if n.op == "placeholder" and plan.storage(n.name)]:
-        for user in [u for u in node.users if _is(u, "quantize_per_tensor")]:
+        for user in [u for u in node.users if is_call(u, "quantize_per_tensor")]:
             user.replace_all_uses_with(node)
             module.graph.erase_node(user)
     last = next(n for n in reversed(module.graph.nodes) if n.op == "output")
@@ -44,13 +43,9 @@ def exposed(quantized: GraphModule, plan: Plan) -> GraphModule:
 
 def _without_dequantizes(returned: Any, stored: Iterator[bool]) -> Any:
     def integers(node: Node) -> Node:
-        return node.all_input_nodes[0] if next(stored) and _is(node, "dequantize_per_tensor") else node
+        return node.all_input_nodes[0] if next(stored) and is_call(node, "dequantize_per_tensor") else node
 
     return torch.fx.map_arg(returned, integers)
-
-
-def _is(node: Node, name: str) -> bool:
-    return node.op == "call_function" and getattr(node.target, "_opname", "").split("::")[-1] == name
 
 
 def described(info: TensorInfo, storage: Storage | None) -> TensorInfo:

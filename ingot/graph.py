@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -131,6 +132,16 @@ def evaluate_fake(node: Node) -> Any:
         return node.target(*args, **kwargs)  # type: ignore[operator]
     with mode:
         return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def copied(module: GraphModule) -> GraphModule:
+    """A copy to edit: nodes are new, tensors are shared."""
+    return copy.deepcopy(module, {id(t): t for t in (*module.parameters(), *module.buffers())})
+
+
+def is_call(node: Node, name: str) -> bool:
+    """The node calls the op of that name, in whichever overload."""
+    return node.op == "call_function" and getattr(node.target, "_opname", "").split("::")[-1] == name
 
 
 def calls(module: GraphModule) -> Iterator[Node]:

@@ -18,7 +18,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.capture import Program
 from ingot.errors import PlanError
-from ingot.graph import attribute, constant_of
+from ingot.graph import attribute, constant_of, copied
 from ingot.plan.classes import Classes
 from ingot.plan.model import Decision, Plan, Slot, Storage
 from ingot.plan.qparams import finest_for, storage_for_bias, storage_for_weight
@@ -50,7 +50,7 @@ class Training:
         return self.model.parameters()
 
     def finish(self) -> tuple[Program, Plan]:
-        module = _copy(self.program.module)
+        module = copied(self.program.module)
         for name, parameter in self.model.named_parameters():
             _put(module, name, parameter.detach().clone())
         program = replace(self.program, module=module, reference=copy.deepcopy(module))
@@ -72,13 +72,9 @@ def prepare(program: Program, plan: Plan, target: Target) -> Training:
     return Training(model, program, plan, target, quantizers)
 
 
-def _copy(module: GraphModule) -> GraphModule:
-    return copy.deepcopy(module, {id(t): t for t in (*module.parameters(), *module.buffers())})
-
-
 def _trainable(module: GraphModule) -> GraphModule:
     """Weights and biases as parameters of their own; one that is used twice stays one."""
-    made, shared = _copy(module), dict[int, nn.Parameter]()
+    made, shared = copied(module), dict[int, nn.Parameter]()
     for node in (n for n in made.graph.nodes if n.op == "call_function" and weight_axis(n) is not None):
         for source in operands(node)[1:3]:
             tensor = constant_of(source)

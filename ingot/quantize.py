@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.audit import audit, roundings
-from ingot.graph import constant_of, fresh_name, inherited_meta
+from ingot.graph import constant_of, copied, fresh_name, inherited_meta
 from ingot.plan.model import Decision, Plan, Slot, Storage, as_float32
 from ingot.semantics import operands
 
@@ -24,7 +23,7 @@ def quantize(module: GraphModule, plan: Plan, *, float_bias: bool) -> GraphModul
     """
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-    work = _copy(module)
+    work = copied(module)
     plan = _round_biases(work, plan) if float_bias else _float32_biases(plan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torchao warns about its own deprecations
@@ -58,12 +57,6 @@ def _rounded(node: Node, s: Storage, before: Node) -> Node:
         dq = node.graph.call_function(ops.dequantize_per_tensor.default, (q, *numbers))
     q.meta, dq.meta = inherited_meta(node), inherited_meta(node)
     return dq
-
-
-def _copy(module: GraphModule) -> GraphModule:
-    """A copy to edit: nodes are new, constants are shared (convert replaces attributes, it never writes into them)."""
-    memo = {id(t): t for t in (*module.parameters(), *module.buffers())}
-    return copy.deepcopy(module, memo)
 
 
 def _round_biases(module: GraphModule, plan: Plan) -> Plan:

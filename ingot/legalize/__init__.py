@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -11,6 +10,7 @@ from torch.fx import GraphModule
 
 from ingot.capture import Program
 from ingot.errors import CaptureError, InputError, nearest
+from ingot.graph import copied
 from ingot.legalize import (
     attention,
     depth_pool,
@@ -59,7 +59,7 @@ def _legalized(program: Program, _target: str, without: tuple[str, ...], rules: 
     for name in without:
         if name not in {r.name for r in rules}:
             raise InputError(f"no rewriting rule '{name}'", hint=nearest(name, [r.name for r in rules]))
-    module, rewrites = _copy(program.module), list[str]()
+    module, rewrites = copied(program.module), list[str]()
     for rule in rules:
         if rule.name not in without:
             module, used = _applied(rule, module, program)
@@ -69,7 +69,7 @@ def _legalized(program: Program, _target: str, without: tuple[str, ...], rules: 
 
 def _applied(rule: Rule, module: GraphModule, program: Program) -> tuple[GraphModule, list[str]]:
     """The module after the rule; as it was, with a word, where the rule would move the numbers."""
-    changed = _copy(module)
+    changed = copied(module)
     places = rule.apply(changed)
     if not places:
         return module, []
@@ -79,8 +79,3 @@ def _applied(rule: Rule, module: GraphModule, program: Program) -> tuple[GraphMo
     except CaptureError as e:
         return module, [f"{rule.name}: not used, {e.what}"]
     return changed, [f"{rule.name}: {place}" for place in places]
-
-
-def _copy(module: GraphModule) -> GraphModule:
-    """Nodes are new, tensors are shared."""
-    return copy.deepcopy(module, {id(t): t for t in (*module.parameters(), *module.buffers())})
