@@ -80,7 +80,7 @@ def seconds(f: Callable[[], object]) -> float:
 
 
 def compare(size: int, rounds: int) -> None:
-    batches = [(torch.randn(size, 3, 224, 224),) for _ in range(4)]
+    batches = [(torch.randn(size, 3, 224, 224),) for _ in range(16)]
     module = capture(MobileNetV2(), batches[0]).module
     observed = Observed(module)
     runs: dict[str, Callable[[], object]] = {

@@ -18,7 +18,7 @@ from ingot.legalize import legalized
 from ingot.lower import lower_graph
 from ingot.plan.model import Plan
 from ingot.plan.solve import solve
-from ingot.plan.validate import validate
+from ingot.plan.validate import validate, with_biases
 from ingot.progress import Silent
 from ingot.qat import Training, prepare
 from ingot.quantize import quantize
@@ -144,6 +144,7 @@ def _lower(program: Program, plan: Plan, recipe: Recipe, steps: _Steps) -> Casti
     form = legalized(program, target, recipe).program
     _must_match(plan, form)
     validate(plan, form.module, target)
+    plan = with_biases(plan, form.module)
     with steps("quantize"):
         quantized = quantize(form.module, plan, float_bias=target.float_bias)
     with steps("lower"):

@@ -37,6 +37,7 @@ class Program:
     state: dict[str, torch.Tensor] = field(default_factory=dict)  # mutable buffers and their initial values
     notes: tuple[str, ...] = ()
     passes: tuple[normalize.PassRecord, ...] = ()
+    legal_for: str = ""  # the target that it was rewritten for already
 
     @property
     def fingerprint(self) -> str:

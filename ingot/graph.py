@@ -79,7 +79,7 @@ def same_constant(module: GraphModule, tensor: torch.Tensor, name: str, like: No
     """A new node for a constant that is stored once, under its name, however often it is asked for."""
     name = re.sub(r"\W", "_", name)
     known = getattr(module, name, None)
-    if known is None or known.dtype != tensor.dtype:
+    if not isinstance(known, torch.Tensor) or known.dtype != tensor.dtype or not torch.equal(known, tensor):
         return add_constant(module, tensor, name, like)
     with module.graph.inserting_before(like):
         node = module.graph.get_attr(name)

@@ -32,6 +32,7 @@ class Stats:
     max: float
     count: int
     nonfinite: int
+    neginf: int  # of those
     histogram: Mapping[int, int]  # over a bounded sample of the finite elements of each batch
 
     @property
@@ -68,6 +69,7 @@ class Stats:
             max=max((s.max for s in seen), default=0.0),
             count=self.count + other.count,
             nonfinite=self.nonfinite + other.nonfinite,
+            neginf=self.neginf + other.neginf,
             histogram=_sum(self.histogram, other.histogram),
         )
 
@@ -116,6 +118,7 @@ class Measure:
     high: float
     count: int
     nonfinite: int
+    neginf: int
     bins: np.ndarray
 
 
@@ -133,15 +136,16 @@ def flat(t: Tensor) -> Tensor:
 def measure(t: Tensor, turn: int = 0) -> Measure:
     """Measure a flat tensor; `turn` moves the sample, so that each batch shows other elements."""
     if t.numel() == 0:
-        return Measure(math.inf, -math.inf, 0, 0, _EMPTY)
+        return Measure(math.inf, -math.inf, 0, 0, 0, _EMPTY)
     t = t.float() if t.element_size() == 1 else t  # the 8-bit floats have no reductions of their own
-    count, ends = t.numel(), _ends(t)
+    count, neginf, ends = t.numel(), 0, _ends(t)
     if not all(
         map(math.isfinite, ends)
     ):  # nan and inf both surface in the ends: no pass of their own for a sound tensor
+        neginf = int(t.isneginf().sum())
         t = t[t.isfinite()]
         ends = _ends(t) if t.numel() else (math.inf, -math.inf)
-    return Measure(*ends, count, count - t.numel(), _bins(t, turn) if t.numel() else _EMPTY)
+    return Measure(*ends, count, count - t.numel(), neginf, _bins(t, turn) if t.numel() else _EMPTY)
 
 
 def _ends(t: Tensor) -> tuple[float, float]:

@@ -94,6 +94,7 @@ def _to_edge(exported: torch.export.ExportedProgram, target: Target) -> Any:
 
 
 def _serialise(edge: Any, program: Program, target: Target) -> bytes:
+    import executorch.kernels.quantized  # noqa: F401  declares what converts inputs and outputs on the host
     from executorch.exir import ExecutorchBackendConfig
     from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 
@@ -179,11 +180,10 @@ def _is_host_op(node: Node) -> bool:
 
 
 def _is_boundary_quantize(node: Node) -> bool:
-    """quantize(graph input) and dequantize -> graph output are the interface, not work left behind."""
-    name = str(node.target)
-    if "dequantize_per" in name:
-        return all(u.op == "output" for u in node.users)
-    return "quantize_per" in name and all(n.op == "placeholder" for n in node.all_input_nodes)
+    """Conversions of a graph input or of a graph output are the interface, not work left behind."""
+    if "quantize_per" not in str(node.target):
+        return False
+    return all(u.op == "output" for u in node.users) or all(n.op == "placeholder" for n in node.all_input_nodes)
 
 
 def _host_op(node: Node, target: Target, reasons: dict[str, str]) -> HostOp:

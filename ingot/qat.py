@@ -51,9 +51,10 @@ class Training:
 
     def finish(self) -> tuple[Program, Plan]:
         module = copied(self.program.module)
-        for name, parameter in self.model.named_parameters():
-            _put(module, name, parameter.detach().clone())
-        program = replace(self.program, module=module, reference=copy.deepcopy(module))
+        learned: dict[int, Tensor] = {}
+        for name, parameter in self.model.named_parameters(remove_duplicate=False):  # tied weights have two names
+            _put(module, name, learned.setdefault(id(parameter), parameter.detach().clone()))
+        program = replace(self.program, module=module, reference=copy.deepcopy(module), legal_for=self.target.name)
         decisions = tuple(_learned(self.plan, module, self.scales, self.target))
         return program, replace(self.plan, decisions=decisions, fingerprint=program.fingerprint)
 
@@ -62,6 +63,9 @@ def prepare(program: Program, plan: Plan, target: Target) -> Training:
     """`program` is the one the plan was made for, as the target sees it."""
     from torchao.quantization.pt2e.quantize_pt2e import prepare_qat_pt2e
 
+    if program.state:
+        names = ", ".join(program.state)
+        raise PlanError("a program with state cannot be trained", why=f"it carries {names} from one batch to the next")
     module = _trainable(program.module)
     quantizers = _quantizers(plan, program.module)
     with warnings.catch_warnings():
@@ -79,7 +83,7 @@ def _trainable(module: GraphModule) -> GraphModule:
         for source in operands(node)[1:3]:
             tensor = constant_of(source)
             if tensor is not None and tensor.dtype.is_floating_point:
-                parameter = shared.setdefault(id(tensor), nn.Parameter(tensor.detach().clone()))
+                parameter = shared.setdefault(tensor.data_ptr(), nn.Parameter(tensor.detach().clone()))
                 _put(made, str(source.target), parameter)
     return made
 
@@ -98,19 +102,21 @@ def _put(module: nn.Module, path: str, value: Tensor) -> None:
 
 def _quantizers(plan: Plan, module: GraphModule) -> dict[Slot, Any]:
     """One fake quantizer for each class of activations, starting from the planned range."""
-    classes, made = _classes(plan, module), dict[Slot, Any]()
+    classes, made, nodes = _classes(plan, module), dict[Slot, Any](), _by_name(module)
     for d in plan:
-        if d.storage is not None and d.storage.axis is None and not _is_constant(d, module):
+        if d.storage is not None and d.storage.axis is None and not _is_constant(d, nodes):
             root = classes.find(d.slot)
-            made.setdefault(root, _activation(d.storage))
+            if root not in made:
+                made[root] = _activation(d.storage)
+            if d.fixed:
+                made[root].disable_observer()
             made[d.slot] = made[root]
     return made
 
 
-def _is_constant(d: Decision, module: GraphModule) -> bool:
+def _is_constant(d: Decision, nodes: dict[str, Node]) -> bool:
     """A weight or a bias: it has its numbers at hand."""
-    node = _by_name(module)[d.slot.node] if d.slot.operand else None
-    return node is not None and weight_axis(node) is not None
+    return bool(d.slot.operand) and weight_axis(nodes[d.slot.node]) is not None
 
 
 def _classes(plan: Plan, module: GraphModule) -> Classes[Slot]:
@@ -136,16 +142,14 @@ def _by_name(module: GraphModule) -> dict[str, Node]:
 
 def _activation(storage: Storage) -> Any:
     from torchao.quantization.pt2e.fake_quantize import FakeQuantize
-    from torchao.quantization.pt2e.observer import MovingAverageMinMaxObserver
 
     kind = torch.per_tensor_symmetric if storage.dtype == "int16" else torch.per_tensor_affine
     made = FakeQuantize(
-        MovingAverageMinMaxObserver,
+        _following(),
         quant_min=storage.qmin,
         quant_max=storage.qmax,
         dtype=getattr(torch, storage.dtype),
         qscheme=kind,
-        averaging_constant=FOLLOWS,
     )
     low, high = storage.span
     made.activation_post_process.min_val.fill_(low)
@@ -153,6 +157,21 @@ def _activation(storage: Storage) -> Any:
     made.scale.fill_(storage.scale)
     made.zero_point.fill_(storage.zero_point)
     return made
+
+
+def _following() -> Any:
+    from torchao.quantization.pt2e.observer import MinMaxObserver
+
+    class FollowingObserver(MinMaxObserver):
+        """Slots of different ranges share it: a range grows at once to hold what is seen, and shrinks slowly."""
+
+        def forward(self, x: Tensor) -> Tensor:
+            low, high = x.detach().float().aminmax()
+            self.min_val.copy_(torch.minimum(low, self.min_val + FOLLOWS * (low - self.min_val)))
+            self.max_val.copy_(torch.maximum(high, self.max_val + FOLLOWS * (high - self.max_val)))
+            return x
+
+    return FollowingObserver
 
 
 class _Given:
@@ -199,9 +218,10 @@ def _of_weight(storage: Storage) -> Any:
 
 def _learned(plan: Plan, module: GraphModule, scales: dict[Slot, Any], target: Target) -> Iterator[Decision]:
     """The decisions with what training left: ranges of the classes, scales of the new weights, biases from both."""
-    nodes, now = _by_name(module), {slot: _storage_now(s, plan) for slot, s in scales.items()}
+    fixed = {d.slot for d in plan if d.fixed}
+    nodes, now = _by_name(module), {slot: _storage_now(s, slot in fixed) for slot, s in scales.items()}
     for d in plan:
-        if d.storage is None:
+        if d.storage is None or d.fixed:
             yield d
         elif d.slot in scales:
             yield replace(d, storage=now[d.slot](d.storage), because=(*d.because, "range as training left it"))
@@ -209,11 +229,11 @@ def _learned(plan: Plan, module: GraphModule, scales: dict[Slot, Any], target: T
             yield replace(d, storage=_of_constant(d, nodes[d.slot.node], plan, now, target))
 
 
-def _storage_now(quantizer: Any, plan: Plan) -> Any:
+def _storage_now(quantizer: Any, fixed: bool) -> Any:
     scale, zero = quantizer.calculate_qparams()
 
     def stored(before: Storage) -> Storage:
-        return replace(before, scale=float(scale[0]), zero_point=int(zero[0]))
+        return before if fixed else replace(before, scale=float(scale[0]), zero_point=int(zero[0]))
 
     return stored
 

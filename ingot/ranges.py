@@ -126,16 +126,16 @@ def _names(names: Iterable[str], most: int = 8) -> str:
 
 
 def _packed(values: Mapping[str, Stats]) -> dict[str, list[Any]]:
-    """One short row a value: min, max, count, nonfinite, keys, counts."""
+    """One short row a value: min, max, count, nonfinite, neginf, keys, counts."""
     return {
-        n: [s.min, s.max, s.count, s.nonfinite, list(s.histogram), list(s.histogram.values())]
+        n: [s.min, s.max, s.count, s.nonfinite, s.neginf, list(s.histogram), list(s.histogram.values())]
         for n, s in values.items()
     }
 
 
 def _unpacked(row: list[Any]) -> Stats:
-    low, high, count, nonfinite, keys, counts = row
-    return Stats(float(low), float(high), int(count), int(nonfinite), dict(zip(keys, counts, strict=True)))
+    low, high, count, nonfinite, neginf, keys, counts = row
+    return Stats(float(low), float(high), int(count), int(nonfinite), int(neginf), dict(zip(keys, counts, strict=True)))
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -15,6 +15,16 @@ PRECISIONS = ("int8", "int16", "float")
 METHODS = ("auto", "minmax", "percentile", "mse", "entropy")
 
 
+LIMITS = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767)}
+
+
+def _check_types(entry: Any, wanted: dict[str, Any]) -> None:
+    for name, kind in wanted.items():
+        value = getattr(entry, name)
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise InputError(f"'{name}' cannot be {value!r}", why=f"in {type(entry).__name__.lower()} of the recipe")
+
+
 @dataclass(frozen=True)
 class Spec:
     """How one tensor is stored: a fixed scale, or one from the measured range (scale None)."""
@@ -26,16 +36,21 @@ class Spec:
     qmax: int | None = None
 
     def __post_init__(self) -> None:
-        limits = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767)}
-        if self.dtype not in limits:
-            raise InputError(f"a tensor cannot be stored as '{self.dtype}'", hint=nearest(self.dtype, limits))
-        low, high = limits[self.dtype]
+        _check_types(self, {"dtype": str, "scale": (int, float), "zero_point": int, "qmin": int, "qmax": int})
+        if self.dtype not in LIMITS:
+            raise InputError(f"a tensor cannot be stored as '{self.dtype}'", hint=nearest(self.dtype, LIMITS))
+        low, high = LIMITS[self.dtype]
         object.__setattr__(self, "qmin", low if self.qmin is None else self.qmin)
         object.__setattr__(self, "qmax", high if self.qmax is None else self.qmax)
         if not low <= self.qmin < self.qmax <= high:  # type: ignore[operator]
             raise InputError(f"{self.dtype} holds {low} … {high}, not {self.qmin} … {self.qmax}")
-        if self.scale is not None and not (self.scale > 0 and self.qmin <= self.zero_point <= self.qmax):  # type: ignore[operator]
+        if self.scale is not None and not (0 < self.scale < float("inf") and self.qmin <= self.zero_point <= self.qmax):  # type: ignore[operator]
             raise InputError("a scale is positive, and a zero point lies in the range", why=str(self))
+
+    @property
+    def is_cut(self) -> bool:
+        """Fewer numbers than the type holds."""
+        return (self.qmin, self.qmax) != LIMITS[self.dtype]
 
 
 Specs = tuple[tuple[str | int, Spec | None], ...]  # by name or position
@@ -66,6 +81,7 @@ class Scope:
     output: Spec | None = None
 
     def __post_init__(self) -> None:
+        _check_types(self, dict.fromkeys(("precision", "range", "op", "type", "path", "name"), str))
         object.__setattr__(self, "inputs", _specs("inputs", self.inputs))
         object.__setattr__(self, "output", _spec("output", self.output))
         if len(self.chosen) != 1:
@@ -184,8 +200,8 @@ def _specs(name: str, value: Any) -> Specs:
     """A list is by position, a table by name."""
     if isinstance(value, Mapping):
         return tuple((k, _spec(name, v)) for k, v in value.items())
-    if isinstance(value, tuple) and all(isinstance(v, tuple) for v in value):
-        return value  # in this form already
+    if isinstance(value, tuple) and all(isinstance(v, tuple) and len(v) == 2 for v in value):
+        return tuple((k, _spec(name, v)) for k, v in value)  # in this form already
     if isinstance(value, (list, tuple)):
         return tuple((i, _spec(name, v)) for i, v in enumerate(value))
     raise _wrong_type(name, "list or table", value)
@@ -203,7 +219,7 @@ def _spec(name: str, value: Any) -> Spec | None:
 
 
 def _options(name: str, value: Any) -> tuple[tuple[str, Any], ...]:
-    if isinstance(value, tuple):
+    if isinstance(value, tuple) and all(isinstance(v, tuple) and len(v) == 2 for v in value):
         return value  # in this form already
     if not isinstance(value, Mapping):
         raise _wrong_type(name, "table", value)

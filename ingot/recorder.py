@@ -80,6 +80,7 @@ class _Tally:
     high: float = -math.inf
     count: int = 0
     nonfinite: int = 0
+    neginf: int = 0
     raw: np.ndarray = field(default_factory=lambda: np.zeros(RAW_BINS, dtype=np.uint32))
     seen: bool = False
 
@@ -88,12 +89,13 @@ class _Tally:
         self.low, self.high = min(self.low, m.low), max(self.high, m.high)
         self.count += m.count
         self.nonfinite += m.nonfinite
+        self.neginf += m.neginf
         # In place and not through bincount: few of the bins are in use, and only those are touched.
         np.add.at(self.raw, m.bins, _ONE)
 
     def stats(self) -> Stats:
         low, high = (self.low, self.high) if self.low <= self.high else (0.0, 0.0)
-        return Stats(low, high, self.count, self.nonfinite, sparse(self.raw))
+        return Stats(low, high, self.count, self.nonfinite, self.neginf, sparse(self.raw))
 
 
 class _Recorder:

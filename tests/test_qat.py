@@ -97,3 +97,85 @@ def test_the_trained_program_lowers_and_runs(trained) -> None:
     assert len(casting.delegates) == 1
     weights = [constant_of(n) for n in after.module.graph.nodes if n.op == "get_attr"]
     assert not all(any(torch.equal(w, v) for v in program.module.state_dict().values()) for w in weights)
+
+
+class Joined(nn.Module):
+    """Two slots of one class, one five times as wide as the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Conv2d(1, 3, 1), nn.Conv2d(4, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.cat([torch.relu(self.first(x)) * 0.2, x * 5.0], 1))
+
+
+def test_a_class_holds_all_of_its_slots_and_pins_stay() -> None:
+    batches = [(torch.randn(2, 1, 6, 6),) for _ in range(4)]
+    program = ingot.capture(Joined().eval(), batches[0])
+    recipe = {"inputs": [{"dtype": "int8", "scale": 0.03}], "scopes": [{"op": "cat", "precision": "int8"}]}
+    plan = ingot.plan(program, ingot.record(program, batches), "xnnpack", recipe=recipe)
+    training = ingot.train(program, plan)
+    for _ in range(300):
+        training(*batches[0])
+    _, after = training.finish()
+    assert after.storage("x") == plan.storage("x")
+    assert after.storage("cat").scale > 0.5 * plan.storage("cat").scale
+
+
+def test_tied_weights_stay_tied() -> None:
+    first, second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+    second.weight = first.weight
+    batches = [(torch.randn(3, 4),) for _ in range(3)]
+    program = ingot.capture(nn.Sequential(first, nn.Tanh(), second).eval(), batches[0])
+    training = ingot.train(program, ingot.plan(program, ingot.record(program, batches), "xnnpack"))
+    optimizer = torch.optim.SGD(training.parameters(), lr=0.1)
+    for _ in range(5):
+        training(*batches[0]).square().sum().backward()
+        optimizer.step()
+    trained, plan = training.finish()
+    weights = [
+        w
+        for n in trained.module.graph.nodes
+        if n.op == "get_attr" and (w := constant_of(n)) is not None and w.dim() == 2
+    ]
+    assert len(weights) == 2
+    assert torch.equal(*weights)
+    assert not torch.equal(weights[0], first.weight)
+    assert ingot.lower(trained, plan).delegates
+
+
+def test_a_norm_and_a_position_train_and_lower() -> None:
+    class Embedded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.out = nn.LayerNorm(8), nn.Linear(8, 4)
+            self.position = nn.Parameter(torch.randn(5, 8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(self.norm(x) + self.position)
+
+    batches = [(torch.randn(1, 5, 8),) for _ in range(4)]
+    program = ingot.capture(Embedded().eval(), batches[0])
+    training = ingot.train(program, ingot.plan(program, ingot.record(program, batches), "xnnpack"))
+    assert ingot.verify(ingot.lower(*training.finish()), batches).passed
+
+
+def test_state_is_refused_in_words() -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(4, 4)
+            self.register_buffer("h", torch.zeros(1, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.a(x) + self.h
+            self.h.copy_(y)
+            return y
+
+    batches = [(torch.randn(1, 4),) for _ in range(3)]
+    program = ingot.capture(Counts().eval(), batches[0])
+    plan = ingot.plan(program, ingot.record(program, batches), "xnnpack")
+    with pytest.raises(ingot.PlanError, match="a program with state cannot be trained"):
+        ingot.train(program, plan)

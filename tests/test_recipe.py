@@ -268,7 +268,7 @@ def edited(plan: Plan, slot: Slot, **changes) -> Plan:
     [
         (Slot("cat"), {"scale": 0.5}, "reads its operand . as"),
         (Slot("add"), {"scale": 0.0}, "a scale is a positive number"),
-        (Slot("add"), {"zero_point": 999}, "a zero point lies in -128 … 127"),
+        (Slot("add"), {"zero_point": 999}, "a whole number in -128 … 127"),
         (Slot("add"), {"dtype": "int16"}, "xnnpack stores int8 there"),
     ],
 )
@@ -362,3 +362,105 @@ def test_one_record_serves_every_precision(recorded, monkeypatch: pytest.MonkeyP
     }
     stored = {name: sum(d.storage is not None for d in plan) for name, plan in plans.items()}
     assert stored["int8"] > stored["mixed"] > stored["float"] == 0
+
+
+@pytest.mark.parametrize(
+    ("scope", "said"),
+    [
+        ({"name": "conv2d_2", "precision": "float", "output": "snorm8"}, "nothing is stored there"),
+        ({"name": "conv2d_2", "inputs": [None, "snorm8"]}, "that operand is no activation"),
+    ],
+)
+def test_a_pin_that_cannot_take_effect_is_refused(recorded, scope: dict, said: str) -> None:
+    with pytest.raises(ingot.PlanError, match=said):
+        planned(recorded, scopes=[scope])
+
+
+def test_a_pin_between_two_ops_keeps_them_apart(recorded) -> None:
+    plan = planned(recorded, scopes=[{"name": "conv2d", "output": {"dtype": "int8", "scale": 0.05}}])
+    assert plan.storage("conv2d") == Storage("int8", 0.05, 0, -128, 127)
+
+
+def test_the_narrower_pin_wins(recorded) -> None:
+    scopes = [{"op": "conv2d", "output": "int8"}, {"name": "conv2d_2", "output": "snorm8"}]
+    for order in (scopes, scopes[::-1]):
+        assert planned(recorded, scopes=order).storage("conv2d_2").qmin == -127
+
+
+def test_scopes_that_agree_are_no_contradiction(recorded) -> None:
+    scopes = [{"op": "add", "precision": "int8", "range": "minmax"}, {"name": "add", "precision": "int8"}]
+    assert planned(recorded, scopes=scopes).storage("add")
+
+
+def test_a_given_scale_that_clips_is_said_and_predicted(recorded) -> None:
+    narrow = {"dtype": "int8", "scale": 0.001}
+    plan = planned(recorded, inputs=[narrow])
+    assert any("the rest is clipped" in n for n in plan.notes)
+    assert plan.storage("conv2d", 0) == plan.storage("x")  # nothing is left beyond it: no reader rescales
+    (note,) = [n for n in plan.notes if "predicted" in n]
+    assert float(note.split(": ")[1].split()[0]) < 10
+
+
+@pytest.mark.parametrize("spec", ["unorm8", "int16", {"dtype": "int8", "qmin": -100, "qmax": 100}])
+def test_other_types_at_the_boundary(spec) -> None:
+    batches = [(b.abs(),) for (b,) in BATCHES]
+    recipe = {"inputs": [spec]}
+    casting = ingot.cast(Net().eval(), batches[0], target="xnnpack", calibration=batches, recipe=recipe)
+    assert casting.check.passed
+    assert not casting.host_ops
+    if isinstance(spec, dict):
+        assert (casting.io.inputs[0].qmin, casting.io.inputs[0].qmax) == (-100, 100)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {"inputs": [{"dtype": "int8", "zero_point": 3.0}]},
+        {"scopes": [{"name": 3, "precision": "float"}]},
+        {"scopes": [{"name": "add", "range": 3}]},
+        {"inputs": [{"dtype": "int8", "scale": float("inf")}]},
+    ],
+)
+def test_wrong_types_are_refused_in_words(recorded, recipe: dict) -> None:
+    with pytest.raises(ingot.InputError):
+        planned(recorded, **recipe)
+
+
+@pytest.mark.parametrize(
+    ("slot", "changes"),
+    [
+        (Slot("add"), {"qmin": -200}),
+        (Slot("conv2d_2", 1), {"axis": 7}),
+        (Slot("add"), {"zero_point": -12.5}),
+        (Slot("add"), {"axis": 0, "scale": (0.1,), "zero_point": (0,)}),
+    ],
+)
+def test_more_edits_that_cannot_be(recorded, slot: Slot, changes: dict) -> None:
+    with pytest.raises(ingot.PlanError, match="cannot be stored"):
+        ingot.lower(recorded[0], edited(planned(recorded), slot, **changes))
+
+
+def test_biases_follow_an_edit(recorded) -> None:
+    program, _ = recorded
+    plan = edited(planned(recorded), Slot("conv2d", 0), scale=0.05)
+    casting = ingot.lower(program, plan)
+    weight = casting.plan.storage("conv2d", 1).scale
+    assert casting.plan.storage("conv2d", 2).scale == pytest.approx(
+        tuple(plan.storage("conv2d", 0).scale * w for w in weight)
+    )
+
+
+def test_plus_infinity_is_no_mask() -> None:
+    class Plus(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            torch.manual_seed(0)
+            self.a, self.b = nn.Linear(8, 8), nn.Linear(8, 8)
+
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return self.b(torch.sigmoid(self.a(x) + y))
+
+    inf = torch.zeros(4, 8).masked_fill(torch.rand(4, 8, generator=torch.Generator().manual_seed(1)) < 0.3, torch.inf)
+    batches = [(torch.randn(4, 8, generator=torch.Generator().manual_seed(i)), inf) for i in range(4)]
+    casting = ingot.cast(Plus().eval(), batches[0], target="xnnpack", calibration=batches)
+    assert casting.check.outputs[0].sqnr_db > 30

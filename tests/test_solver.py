@@ -141,7 +141,7 @@ class Outliers(nn.Module):
 def stats_of(x: torch.Tensor) -> Stats:
     m = measure(x.reshape(-1))
     raw = np.bincount(m.bins, minlength=1 << 13).astype(np.uint32)
-    return Stats(m.low, m.high, m.count, m.nonfinite, sparse(raw))
+    return Stats(m.low, m.high, m.count, m.nonfinite, m.neginf, sparse(raw))
 
 
 def points_of(x: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:

@@ -16,6 +16,9 @@ class Classes(Generic[T]):
         self._parent: dict[T, T] = {}
         self._links: dict[T, list[tuple[T, str]]] = {}
 
+    def __contains__(self, item: T) -> bool:
+        return item in self._parent
+
     def find(self, item: T) -> T:
         parent = self._parent.setdefault(item, item)
         while parent != self._parent[parent]:

@@ -42,9 +42,9 @@ class Costs:
         return prices.op + prices.byte * (BYTES[before] + BYTES[after]) * elements(value)
 
     def step(self, value: Node, label: str) -> float:
-        form = self.work.target.formats[label]
-        span = width(self.work.facts.span(value))
-        return span / (form.qmax - form.qmin) * (2 if form.symmetric and self.work.facts.span(value)[0] >= 0 else 1)
+        form, span = self.work.target.formats[label], self.work.facts.span(value)
+        reach = 2 * max(-span[0], span[1]) if form.symmetric else width(span)
+        return reach / (form.qmax - form.qmin)
 
     def noise(self, node: Node, label: str) -> float:
         """What running the op on integers adds to the noise of the outputs: its result and its weight, rounded."""
@@ -103,7 +103,7 @@ _counted: dict[tuple[object, ...], float] = {}
 
 def multiplications(node: Node) -> float:
     """Multiply-adds, counted by torch itself on values without data; at least one an element."""
-    shapes = tuple(tuple(map(str, getattr(n.meta.get("val"), "shape", ()))) for n in (*operands(node), node))
+    shapes = tuple(tuple(map(known_size, getattr(n.meta.get("val"), "shape", ()))) for n in (*operands(node), node))
     signature = (node.target, shapes)
     if signature not in _counted:
         _counted[signature] = _count(node)

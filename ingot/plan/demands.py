@@ -31,8 +31,8 @@ def demanded(found: Relations, scopes: Sequence[Scope], target: Target) -> Deman
     demands = Demands()
     for node in nodes:
         mine = [s for s in scopes if node in matched[s]]
-        _settle(node, [s for s in mine if s.precision], demands.precision, matched)
-        _settle(node, [s for s in mine if s.range], demands.method, matched)
+        _settle(node, "precision", [s for s in mine if s.precision], demands.precision, matched)
+        _settle(node, "range", [s for s in mine if s.range], demands.method, matched)
     for scope in dict.fromkeys(demands.precision.values()):
         _restrict(scope, [n for n, s in demands.precision.items() if s is scope], found, target)
     return demands
@@ -65,22 +65,20 @@ def matches(scope: Scope, nodes: Sequence[Node]) -> set[Node]:
     return found
 
 
-def _settle(node: Node, scopes: Sequence[Scope], into: dict[Node, Scope], matched: dict[Scope, set[Node]]) -> None:
+def _settle(
+    node: Node, what: str, scopes: Sequence[Scope], into: dict[Node, Scope], matched: dict[Scope, set[Node]]
+) -> None:
     """The scope that matches fewest ops wins; two of one size that ask for different things are a contradiction."""
     for scope in sorted(scopes, key=lambda s: (len(matched[s]), str(s))):
         first = into.setdefault(node, scope)
-        same = (first.precision, first.range) == (scope.precision, scope.range)
-        if not same and len(matched[first]) == len(matched[scope]):
+        wish, other = getattr(first, what), getattr(scope, what)
+        if wish != other and len(matched[first]) == len(matched[scope]):
             raise PlanError(
                 f"two scopes ask for different things at '{node.name}'",
                 where=source_of(node),
-                why=f"{first} asks for {_wish(first)}, {scope} asks for {_wish(scope)}, and neither is narrower",
+                why=f"{first} asks for {wish}, {scope} asks for {other}, and neither is narrower",
                 hint="name the value itself, or leave one of them out",
             )
-
-
-def _wish(scope: Scope) -> str:
-    return " and ".join(w for w in (scope.precision, scope.range and f"range {scope.range}") if w)
 
 
 def _restrict(scope: Scope, nodes: list[Node], found: Relations, target: Target) -> None:

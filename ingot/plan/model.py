@@ -74,6 +74,7 @@ class Decision:
     reads: str | None = None  # for an operand: the value that is read
     source: str = "?"
     op: str = ""
+    fixed: bool = False  # asked for, or cut at a mask's fills: training must not move it
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,7 @@ class Plan:
             decisions = tuple(_decision(d) for d in data.pop("decisions"))
             lists: dict[str, Any] = {k: tuple(data.pop(k)) for k in ("rewrites", "notes")}
             return cls(decisions=decisions, **lists, **data)
-        except (KeyError, TypeError, ValueError, AttributeError) as e:
+        except (KeyError, TypeError, ValueError, AttributeError, struct.error) as e:
             raise InputError("this is not a plan of Ingot", why=f"{type(e).__name__}: {e}") from e
 
     def __iter__(self) -> Iterator[Decision]:

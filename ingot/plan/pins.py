@@ -12,22 +12,41 @@ from ingot.plan.demands import matches
 from ingot.plan.model import Storage
 from ingot.plan.qparams import storage_for
 from ingot.plan.work import Place, Work, value_in
-from ingot.recipe import Spec, Specs
+from ingot.recipe import Scope, Spec, Specs
 from ingot.semantics import operands
 from ingot.targets.base import Format
 
 
 def pin(work: Work) -> None:
-    """Fill in work.pins; two different storages demanded of one slot are a contradiction."""
-    for place, spec, rule in (*_inputs(work), *_outputs(work), *_scoped(work)):
+    """Fill in work.pins; of scopes the narrowest wins, two of one size that differ are a contradiction."""
+    narrow: dict[Place, int] = {}
+    for place, spec, rule, size in (*_inputs(work), *_outputs(work), *_scoped(work)):
         wanted = storage_of(spec, place, work)
         known = work.pins.setdefault(place, (wanted, rule))
-        if known[0] != wanted:
+        _on_integers(place[0], work)
+        if narrow.setdefault(place, size) == size and known[0] != wanted:
             raise PlanError(
                 f"{place[0].name} is asked to be stored in two ways",
                 where=source_of(place[0]),
                 why=f"{known[1]} asks for {known[0]}; {rule} asks for {wanted}",
                 hint="leave one of them out",
+            )
+
+
+def _on_integers(node: Node, work: Work) -> None:
+    """Who says how an op stores numbers asks for integers, if it can have them."""
+    options = work.facts.options.get(node, {})
+    if len(options) > 1:
+        work.facts.options[node] = {p: who for p, who in options.items() if p != "float"}
+
+
+def refuse_idle(work: Work) -> None:
+    """A demand that cannot take effect is not passed over: the op is float, or what is pinned is no activation."""
+    for place, (storage, rule) in work.pins.items():
+        if place[0].op == "call_function" and place not in work.classes:
+            why = work.reasons.get(place[0], "") if not work.is_integer(place[0]) else "that operand is no activation"
+            raise PlanError(
+                f"{rule} asks for {storage}, and nothing is stored there", where=source_of(place[0]), why=why
             )
 
 
@@ -38,21 +57,23 @@ def storage_of(spec: Spec, place: Place, work: Work) -> Storage:
     if spec.scale is not None:
         return Storage(spec.dtype, spec.scale, spec.zero_point, spec.qmin, spec.qmax)
     form = next((f for f in work.target.formats.values() if f.dtype == spec.dtype), None)
-    return storage_for(*work.span(place), form or Format(spec.dtype, spec.qmin, spec.qmax, spec.dtype == "int16"))
+    if form is None or spec.is_cut:
+        form = Format(spec.dtype, spec.qmin, spec.qmax, form.symmetric if form else spec.dtype == "int16")
+    return storage_for(*work.span(place), form)
 
 
-def _inputs(work: Work) -> Iterator[tuple[Place, Spec, str]]:
+def _inputs(work: Work) -> Iterator[tuple[Place, Spec, str, int]]:
     nodes = [n for n in work.module.graph.nodes if n.op == "placeholder"]
     for i, spec in _by_position(work.recipe.inputs, [n.name for n in nodes], "input"):
         _must_be_float(nodes[i], "input")
-        yield (nodes[i], None), spec, f"input '{nodes[i].name}' of the recipe"
+        yield (nodes[i], None), spec, f"input '{nodes[i].name}' of the recipe", 1
 
 
-def _outputs(work: Work) -> Iterator[tuple[Place, Spec, str]]:
+def _outputs(work: Work) -> Iterator[tuple[Place, Spec, str, int]]:
     nodes, last = output_nodes(work.module), next(n for n in reversed(work.module.graph.nodes) if n.op == "output")
     for i, spec in _by_position(work.recipe.outputs, [n.name for n in nodes], "output"):
         _must_be_float(nodes[i], "output")
-        yield (last, i), spec, f"output {i} of the recipe"
+        yield (last, i), spec, f"output {i} of the recipe", 1
 
 
 def _must_be_float(node: Node, what: str) -> None:
@@ -72,14 +93,24 @@ def _by_position(specs: Specs, names: list[str], what: str) -> Iterator[tuple[in
             yield (k if isinstance(k, int) else names.index(k)), spec
 
 
-def _scoped(work: Work) -> Iterator[tuple[Place, Spec, str]]:
-    for scope in (s for s in work.recipe.scopes if s.inputs or s.output):
-        for node in (n for n in work.facts.options if n in matches(scope, list(work.facts.options))):
+def _scoped(work: Work) -> Iterator[tuple[Place, Spec, str, int]]:
+    nodes = list(work.facts.options)
+    asked = [(s, matches(s, nodes)) for s in work.recipe.scopes if s.inputs or s.output]
+    for scope, found in sorted(asked, key=lambda a: len(a[1])):
+        for node in (n for n in nodes if n in found):
             if scope.output is not None:
-                yield (node, None), scope.output, f"the scope {scope}, output"
+                yield (node, None), scope.output, f"the scope {scope}, output", len(found)
             for i, spec in scope.inputs:
-                if spec is not None and isinstance(i, int) and i < len(operands(node)):
-                    yield (node, i), spec, f"the scope {scope}, input {i}"
+                _must_exist(i, node, scope)
+                if spec is not None and isinstance(i, int):
+                    yield (node, i), spec, f"the scope {scope}, input {i}", len(found)
+
+
+def _must_exist(operand: str | int, node: Node, scope: Scope) -> None:
+    count = len(operands(node))
+    if isinstance(operand, str) or operand >= count:
+        why = f"{node.name} reads {count} values, by position"
+        raise InputError(f"the scope {scope} speaks of operand {operand}", where=source_of(node), why=why)
 
 
 def refuse_conflicts(work: Work) -> None:

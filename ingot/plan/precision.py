@@ -16,6 +16,7 @@ from torch.fx import Node
 
 from ingot.plan.costs import Costs
 from ingot.plan.mincut import Energy, least
+from ingot.plan.noise import errors
 from ingot.plan.work import Work
 
 ROUNDS = 6
@@ -48,7 +49,13 @@ def _improve(work: Work, costs: Costs, pair: tuple[str, str], unhurried: float) 
 
 
 def _noise(work: Work, costs: Costs) -> float:
-    return sum(_noise_at(n, label, work, costs) for n, label in work.labels.items())
+    return _given(work) + sum(_noise_at(n, label, work, costs) for n, label in work.labels.items())
+
+
+def _given(work: Work) -> float:
+    """What the scales of graph inputs that were asked for round and clip."""
+    asked = ((n, s) for (n, i), (s, _) in work.pins.items() if n.op == "placeholder" and i is None)
+    return sum(float(errors(work.noise.points(n), [s])[0]) * work.noise.gain(n) for n, s in asked)
 
 
 def _noise_at(node: Node, label: str, work: Work, costs: Costs) -> float:

@@ -120,4 +120,5 @@ def _decision(place: Place, storage: Storage | None, rule: str, work: Work, proo
     node, operand = place
     reads = operands(node)[operand].name if operand is not None else None
     because = (*proof, *work.because.get(place, ()))
-    return Decision(Slot(node.name, operand), storage, rule, because, reads, source_of(node), str(node.target))
+    fixed = place in work.fixed
+    return Decision(Slot(node.name, operand), storage, rule, because, reads, source_of(node), str(node.target), fixed)

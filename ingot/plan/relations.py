@@ -31,6 +31,7 @@ class Relations:
     barred: dict[Node, str] = field(default_factory=dict)  # op -> why it cannot run on integers
     bound: dict[Node, tuple[int, ...]] = field(default_factory=dict)  # op -> operands stored exactly as its output
     fusable: dict[Node, Node] = field(default_factory=dict)  # producer -> the op that can run in its kernel
+    heard: set[Node] = field(default_factory=set)  # ops whose result somebody reads in float
     tame: dict[Node, Span] = field(default_factory=dict)  # value with a mask's fills -> the range without them
 
     def span(self, value: Node) -> Span:
@@ -46,6 +47,9 @@ def relate(module: GraphModule, target: Target, ranges: Ranges) -> Relations:
     for node in reversed(module.graph.nodes):  # a fill is forgotten by who reads it, or by who reads what that makes
         if (span := tamed(node, found)) is not None:
             found.tame[node] = span
+    for node in reversed(nodes):
+        if _reads_in_float(node, found, target):
+            found.heard.add(node)
     for node in nodes:
         _offer(node, found, target)
     for node in nodes:
@@ -62,7 +66,7 @@ def _offer(node: Node, found: Relations, target: Target) -> None:
         found.barred[node] = reason or ""
         return
     offers = {p: able.because for p in target.formats if p in able.runs}
-    if "int8" in offers and (dead := _killed(node, found, target)):
+    if "int8" in offers and (dead := _killed(node, found)):
         found.barred[node] = dead
         del offers["int8"]
     found.options[node] |= offers
@@ -106,22 +110,22 @@ def _unfit(value: Node, found: Relations) -> str | None:
     return None
 
 
-def _killed(node: Node, found: Relations, target: Target) -> str | None:
+def _killed(node: Node, found: Relations) -> str | None:
     """One int8 scale for boxes and scores leaves nothing of the scores, if who reads the result can tell."""
     carriers = found.effects[node].carriers
     widths = sorted(w for i in carriers if (w := width(found.span(operands(node)[i]))) > 0)
-    if len(widths) < 2 or widths[-1] / widths[0] <= 2**KILLED_BITS or not _read_in_float(node, found, target):
+    if len(widths) < 2 or widths[-1] / widths[0] <= 2**KILLED_BITS or node not in found.heard:
         return None
     bits = torch.tensor(widths[-1] / widths[0]).log2().item()
     return f"one int8 scale would cost its smallest operand {bits:.1f} bits, and the result is read in float"
 
 
-def _read_in_float(node: Node, found: Relations, target: Target) -> bool:
+def _reads_in_float(node: Node, found: Relations, target: Target) -> bool:
     """The caller reads the value, or an op without an int8 kernel does, at once or behind ops that only carry it on."""
     for user in node.users:
         if user.op == "output" or (is_float(user) and "int8" not in target.ability(user).runs):
             return True
-        if is_float(user) and found.effects[user].carriers and _read_in_float(user, found, target):
+        if user in found.effects and found.effects[user].carriers and user in found.heard:
             return True
     return False
 

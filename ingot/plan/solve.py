@@ -13,7 +13,7 @@ from ingot.plan.demands import demanded
 from ingot.plan.methods import choose
 from ingot.plan.model import Plan, Storage
 from ingot.plan.noise import Noise, mixed
-from ingot.plan.pins import pin, refuse_conflicts
+from ingot.plan.pins import pin, refuse_conflicts, refuse_idle
 from ingot.plan.precision import SILENCE, assign
 from ingot.plan.proof import decisions
 from ingot.plan.relations import relate
@@ -44,6 +44,7 @@ def solve(
     for node in work.labels:
         if work.is_integer(node):
             _force(node, work)
+    refuse_idle(work)
     work.classes.add(work.pins)
     refuse_conflicts(work)
     share(work)
@@ -55,7 +56,8 @@ def solve(
 
 def _fuse(work: Work) -> None:
     """act(f(x)) runs as one kernel if both run in the same precision."""
-    pairs = work.facts.fusable.items()
+    # What is to be stored between the two keeps them apart.
+    pairs = [(f, a) for f, a in work.facts.fusable.items() if not {(f, None), (a, 0)} & work.pins.keys()]
     work.fused = {f: act for f, act in pairs if work.is_integer(f) and work.labels[f] == work.labels[act]}
     work.inside = set(work.fused.values())
 
@@ -78,6 +80,8 @@ def _store(members: list[Place], work: Work) -> None:
         _must_fit(pinned, members, storage, work)
     else:
         storage, how = _measured(members, work)
+    if pinned is not None or any(value_in(m) in work.facts.tame for m in members):
+        work.fixed.update(members)
     for m in members:
         work.storages[m] = storage
         work.because[m] = (f"range by {how}" if pinned is None else f"given by {how}", *work.because.get(m, ()))
@@ -119,8 +123,18 @@ def _notes(work: Work) -> Iterator[str]:
     if work.total_noise > SILENCE and any(map(work.is_integer, work.labels)):
         yield f"predicted SQNR of the outputs: {-10 * math.log10(work.total_noise):.1f} dB"
     yield from _left_in_float(work)
+    yield from _clipped(work)
     for value, span in work.facts.tame.items():
         yield f"{value.name} holds a mask's fills, which have no vote: its range is {span[0]:.4g} … {span[1]:.4g}"
+
+
+def _clipped(work: Work) -> Iterator[str]:
+    """A scale that was asked for may not hold what was measured."""
+    for place, (storage, rule) in work.pins.items():
+        low, high = work.facts.span(value_in(place))
+        if low < storage.span[0] - storage.scale or high > storage.span[1] + storage.scale:  # type: ignore[operator]
+            held = f"{storage.span[0]:.4g} … {storage.span[1]:.4g}"
+            yield f"{rule} holds {held}, and {low:.4g} … {high:.4g} was measured: the rest is clipped"
 
 
 def _left_in_float(work: Work) -> Iterator[str]:

@@ -30,7 +30,7 @@ CANNOT_TELL = 1 / 1024
 def body(stats: Stats) -> Span | None:
     """The range without fills: what lies before a gap in the histogram, going down from zero; None without a gap."""
     if stats.nonfinite:
-        return (stats.min, stats.max) if stats.finite else None
+        return (stats.min, stats.max) if stats.finite and stats.neginf == stats.nonfinite else None
     reach, lowest = max(stats.max, 0.0), 0.0
     for near, far in _downwards(stats):
         if near > max(reach * GAP, LOUD):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 from torch.fx import GraphModule, Node
 
 from ingot.errors import PlanError, nearest
 from ingot.graph import constant_of, source_of
 from ingot.plan.model import Decision, Plan, Storage
+from ingot.plan.qparams import storage_for_bias
+from ingot.recipe import LIMITS
 from ingot.semantics import effect_of, operands
 from ingot.semantics.weights import weight_axis
 from ingot.targets.base import Target
@@ -30,19 +33,38 @@ def validate(plan: Plan, module: GraphModule, target: Target) -> None:
         _carried(node, plan, target)
 
 
+# What a number of that type can be.
+HOLDS = {**LIMITS, "int32": (-(2**31), 2**31 - 1)}
+
+
 def _place(d: Decision, node: Node) -> Iterator[str]:
     count = len(operands(node))
     if d.slot.operand is not None and not 0 <= d.slot.operand < count:
         yield f"{node.name} reads {count} values"
+    elif d.storage is not None and d.storage.axis is not None:
+        yield from _channels(d.storage, node, d.slot.operand)
+
+
+def _channels(storage: Storage, node: Node, operand: int | None) -> Iterator[str]:
+    """Only a weight or a bias has channels, and a scale for each of them."""
+    constant = constant_of(operands(node)[operand]) if operand else None
+    sizes = constant.shape if constant is not None and weight_axis(node) is not None else ()
+    if not 0 <= (storage.axis or 0) < len(sizes) or sizes[storage.axis or 0] != len(storage.scale):  # type: ignore[arg-type]
+        yield f"there are no {len(storage.scale)} channels along axis {storage.axis}"  # type: ignore[arg-type]
 
 
 def _numbers(s: Storage) -> Iterator[str]:
     scales = s.scale if isinstance(s.scale, tuple) else (s.scale,)
     zeros = s.zero_point if isinstance(s.zero_point, tuple) else (s.zero_point,)
-    if not all(scale > 0 and math.isfinite(scale) for scale in scales):
+    low, high = HOLDS.get(s.dtype, (1, 0))
+    if not (isinstance(s.qmin, int) and isinstance(s.qmax, int) and low <= s.qmin < s.qmax <= high):
+        yield f"{s.dtype} does not hold {s.qmin} … {s.qmax}"
+    elif not all(scale > 0 and math.isfinite(scale) for scale in scales):
         yield "a scale is a positive number"
-    if not all(s.qmin <= zero <= s.qmax for zero in zeros):
-        yield f"a zero point lies in {s.qmin} … {s.qmax}"
+    elif not all(isinstance(zero, int) and s.qmin <= zero <= s.qmax for zero in zeros):
+        yield f"a zero point is a whole number in {s.qmin} … {s.qmax}"
+    elif (s.axis is None) != isinstance(s.scale, float) or len(scales) != len(zeros):
+        yield "one scale and zero point for all, or one of each for every channel of an axis"
 
 
 def _type(d: Decision, node: Node, target: Target) -> Iterator[str]:
@@ -55,6 +77,21 @@ def _type(d: Decision, node: Node, target: Target) -> Iterator[str]:
         known = {f.dtype for f in target.formats.values()}
     if d.storage.dtype not in known:
         yield f"{target.name} stores {', '.join(sorted(known))} there"
+
+
+def with_biases(plan: Plan, module: GraphModule) -> Plan:
+    """Biases follow from what they are added to: an edit of an input's or a weight's scale moves them too."""
+    nodes = {n.name: n for n in module.graph.nodes}
+    return replace(plan, decisions=tuple(_derived(d, nodes, plan) for d in plan))
+
+
+def _derived(d: Decision, nodes: dict[str, Node], plan: Plan) -> Decision:
+    if d.storage is None or d.storage.dtype != "int32":
+        return d
+    node = nodes[d.slot.node]
+    x = plan.storage(node.name, 0) or plan.storage(operands(node)[0].name, 0)  # a pad may run inside the kernel
+    weight = plan.storage(node.name, 1)
+    return replace(d, storage=storage_for_bias(x, weight)) if x and weight else d
 
 
 def _carried(node: Node, plan: Plan, target: Target) -> None:

@@ -40,6 +40,7 @@ class Work:
     )  # slot -> how it must be stored, and who says so
     classes: Classes[Place] = field(default_factory=Classes)
     storages: dict[Place, Storage] = field(default_factory=dict)
+    fixed: set[Place] = field(default_factory=set)  # slots whose scale training must not move
     because: dict[Place, tuple[str, ...]] = field(default_factory=dict)
 
     def is_integer(self, node: Node) -> bool:
@@ -58,7 +59,12 @@ class Work:
         return () if node in self.inside else self.facts.bound.get(node, ())
 
     def span(self, place: Place) -> Span:
-        return self.facts.span(value_in(place))
+        """What was measured; of a graph input that is stored as asked, what can be left of it."""
+        low, high = self.facts.span(value_in(place))
+        given = self.pins.get((value_in(place), None))
+        if given is None or value_in(place).op != "placeholder" or place[1] is None:
+            return low, high
+        return max(low, given[0].span[0]), min(high, given[0].span[1])
 
 
 def value_in(place: Place) -> Node:
