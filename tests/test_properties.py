@@ -68,7 +68,7 @@ def legal_form(program: ingot.Program) -> GraphModule:
     return legalized(program, XNNPACK, Recipe()).program.module
 
 
-@tried(210)
+@tried(120)
 @given(programs(), RANDOM)
 def test_plan_and_its_replay(drawn: Drawn, random: Any) -> None:
     check_plan(drawn, random)
@@ -200,7 +200,7 @@ def plain(node: Any) -> tuple[Any, ...]:
 # ---- c: the order of operands decides nothing ----
 
 
-@tried(110)
+@tried(120)
 @given(programs(joined=True), RANDOM)
 def test_the_order_of_operands_decides_nothing(drawn: Drawn, random: Any) -> None:
     """The joins of a drawn program that end in weights, laid out to suit, and a + b as b + a."""
@@ -278,7 +278,7 @@ def with_other_names(program: ingot.Program, ranges: ingot.Ranges, random: Any) 
 NUDGE, RUNS, ROOM = 0.25, 4, 2.0
 
 
-@tried(100)
+@tried(60)
 @given(programs(), RANDOM)
 def test_the_artefact_computes_its_quantized_graph(drawn: Drawn, random: Any) -> None:
     program, plan = check_plan(drawn, random)
