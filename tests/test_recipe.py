@@ -71,9 +71,7 @@ def test_the_narrower_scope_wins(recorded) -> None:
 
 def test_scopes_that_contradict_each_other_are_named(recorded) -> None:
     scopes = [{"path": "head", "precision": "float"}, {"name": "conv2d_2", "precision": "int8"}]
-    with pytest.raises(
-        ingot.PlanError, match=r"path head asks for float, name conv2d_2 asks for int8|name conv2d_2 asks"
-    ):
+    with pytest.raises(ingot.PlanError, match=r"name conv2d_2 asks for int8, path head asks for float"):
         planned(recorded, scopes=scopes)
 
 
@@ -87,7 +85,7 @@ def test_a_scope_that_matches_nothing_gets_the_nearest_name(recorded, scope: dic
 
 
 def test_what_the_target_cannot_do_is_refused(recorded) -> None:
-    with pytest.raises(ingot.PlanError, match=r"cannot run in int16 on xnnpack.*test_recipe\.py|cannot run in int16"):
+    with pytest.raises(ingot.PlanError, match=r"cannot run in int16 on xnnpack.*test_recipe\.py:\d+"):
         planned(recorded, scopes=[{"path": "head", "precision": "int16"}])
 
 

@@ -20,7 +20,7 @@ def decisions(work: Work) -> Iterator[Decision]:
     proofs = {m: p for members in work.classes.groups() for m, p in _proofs(members, work).items()}
     for node in work.module.graph.nodes:
         if node.op == "placeholder" and is_float(node):
-            yield _input(node, work, proofs)
+            yield _input(node, work)
         elif work.is_integer(node):
             yield from _integer(node, work, proofs)
         elif node in work.labels:
@@ -58,7 +58,7 @@ def _path(place: Place, ways: dict[Place, tuple[Place, str]]) -> Iterator[str]:
         yield why
 
 
-def _input(node: Node, work: Work, proofs: Proofs) -> Decision:
+def _input(node: Node, work: Work) -> Decision:
     if (node, None) in work.pins:
         return _decision((node, None), work.storages[node, None], "graph input, stored as the recipe says", work, ())
     return _decision((node, None), None, "graph input: stays float, each reader quantizes it", work, ())
