@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import ingot
 from ingot.graph import calls
-from ingot.legalize import legalized
+from ingot.legalize import legalized, moves
 from ingot.recipe import Recipe
 from ingot.targets import find
+
+aten = torch.ops.aten
 
 
 class Wrap(nn.Module):
@@ -55,6 +61,8 @@ CASES = {
     "attention, float mask": ("attention in plain steps", lambda q, m: F.scaled_dot_product_attention(q, q, q, m), (Q, torch.randn(5, 5)), ()),
     "attention, boolean mask": ("attention in plain steps", lambda q, m: F.scaled_dot_product_attention(q, q, q, m), (Q, MASK), ()),
     "attention, a row without keys": ("attention in plain steps", lambda q, m: F.scaled_dot_product_attention(q, q, q, m), (Q, EMPTY_ROW), ()),
+    "attention, a mask for each head": ("attention in plain steps", lambda q, m: F.scaled_dot_product_attention(q, q, q, m), (Q, torch.randn(2, 3, 5, 5)), ()),
+    "moves": ("one move for several", lambda x: (x * 2).permute(0, 2, 1, 3).permute(0, 2, 3, 1).reshape(2, 5, 24), (X4,), ()),
     "means": ("means keep dimensions", lambda x: x.mean((2, 3)), (X4,), ()),
     "global average": ("means keep dimensions", lambda x: F.adaptive_avg_pool2d(x, 1), (X4,), ()),
     "hard sigmoid": ("hard sigmoid in plain steps", lambda x: F.hardsigmoid(x * 4), (X4,), ()),
@@ -120,3 +128,40 @@ def test_layers_share_one_bias_from_booleans() -> None:
     _, legal = forms(forward, (Q, MASK), ())
     casts = [n for n in calls(legal.program.module) if n.target is torch.ops.aten.to.dtype]
     assert len(casts) == 2
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_a_chain_of_moves_ends_in_the_same_order(number: int) -> None:
+    """And never in more steps than it had."""
+    graph, x, want = a_chain(random.Random(number))
+    last = graph.output_node().args[0]
+    before, new = len(graph.nodes), moves.rewrite(last)
+    if new is not None:
+        last.replace_all_uses_with(new)
+        graph.eliminate_dead_code()
+        assert len(graph.nodes) < before
+    assert torch.equal(torch.fx.Interpreter(torch.nn.Module(), graph=graph).run(x), want)
+
+
+def a_chain(draw: random.Random) -> tuple[torch.fx.Graph, torch.Tensor, torch.Tensor]:
+    graph, shape = torch.fx.Graph(), a_shape(draw, 48)
+    x = value = torch.arange(48.0).reshape(shape)
+    node = graph.placeholder("x")
+    node.meta["val"] = value
+    for _ in range(draw.randint(2, 5)):
+        op, argument = draw.choice(((aten.reshape.default, a_shape(draw, 48)), (aten.permute.default, draw.sample(range(value.dim()), value.dim()))))  # fmt: skip
+        node, value = graph.call_function(op, (node, argument)), op(value, argument)
+        node.meta["val"] = value
+    graph.output(node)
+    return graph, x, value
+
+
+def a_shape(draw: random.Random, elements: int) -> list[int]:
+    """A product of random factors, some of them one."""
+    shape = [1] * draw.choice((0, 0, 1, 2))
+    while elements > 1:
+        shape.append(draw.choice([d for d in range(2, elements + 1) if elements % d == 0]))
+        elements //= shape[-1]
+    draw.shuffle(shape)
+    return shape

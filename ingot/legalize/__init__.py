@@ -17,6 +17,7 @@ from ingot.legalize import (
     hardsigmoid,
     layer_norm,
     means,
+    moves,
     products,
     scalars,
     scatter,
@@ -45,7 +46,7 @@ class Legal:
 def for_xnnpack() -> Sequence[Rule]:
     """In order: a rule may leave work for those after it (attention makes products, a hard sigmoid numbers)."""
     early = (sums, scatter, strides, upsampling, depth_pool, hardsigmoid, softplus)
-    late = (attention, products, softmax, layer_norm, means, scalars)
+    late = (attention, products, softmax, layer_norm, means, scalars, moves)
     return tuple(m.RULE for m in (*early, *late))
 
 

@@ -30,14 +30,44 @@ def rewrite(node: Node) -> Node | None:
     bias = _bias(node, mask, causal)
     if mask is not None and bias is None:
         return None
-    rank = value_of(k).dim()
-    keys = call(node, aten.permute.default, k, [*range(rank - 2), rank - 1, rank - 2])
     factor = 1 / math.sqrt(value_of(q).shape[-1]) if scale is None else scale
-    scores = call(node, aten.mul.Tensor, call(node, aten.matmul.default, q, keys), factor)
-    scores = scores if bias is None else call(node, aten.add.Tensor, scores, bias)
-    out = call(node, aten.matmul.default, call(node, aten.softmax.int, scores, -1), v)
+    out = _attended(node, q, k, v, bias, factor)
     seen = _some_key(node, mask)
     return out if seen is None else call(node, aten.mul.Tensor, out, seen)
+
+
+def _attended(node: Node, q: Node, k: Node, v: Node, bias: Node | None, factor: float) -> Node:
+    """All heads of all examples are one batch where the mask allows it: a product of batches takes three dimensions."""
+    heads = value_of(q).shape[:-2]
+    flat = bias if bias is None or len(heads) < 2 else _flat_bias(bias, heads)
+    if len(heads) < 2 or (bias is not None and flat is None):
+        return _plain(node, q, k, v, bias, factor)
+    out = _plain(node, *(_flat(node, x) for x in (q, k, v)), flat, factor)
+    return call(node, aten.reshape.default, out, list(value_of(node).shape))
+
+
+def _plain(node: Node, q: Node, k: Node, v: Node, bias: Node | None, factor: float) -> Node:
+    rank = value_of(k).dim()
+    keys = call(node, aten.permute.default, k, [*range(rank - 2), rank - 1, rank - 2])
+    scores = call(node, aten.mul.Tensor, call(node, aten.matmul.default, q, keys), factor)
+    scores = scores if bias is None else call(node, aten.add.Tensor, scores, bias)
+    return call(node, aten.matmul.default, call(node, aten.softmax.int, scores, -1), v)
+
+
+def _flat(node: Node, x: Node) -> Node:
+    shape = value_of(x).shape
+    return call(node, aten.reshape.default, x, [math.prod(shape[:-2]), *shape[-2:]])
+
+
+def _flat_bias(bias: Node, heads: torch.Size) -> Node | None:
+    """The mask for heads in one row; None for one that differs by some of the leading dimensions only."""
+    shape = (*[1] * (len(heads) + 2 - value_of(bias).dim()), *value_of(bias).shape)
+    if shape[:-2] not in ((1,) * len(heads), tuple(heads)):
+        return None
+    flat, constant = [math.prod(shape[:-2]), *shape[-2:]], constant_of(bias)
+    if constant is not None:
+        return _as_constant(bias, constant.reshape(flat))
+    return _once(bias, "ingot_flat", lambda at: call(at, aten.reshape.default, bias, flat))
 
 
 def _arguments(node: Node) -> tuple[Any, ...]:
@@ -97,7 +127,10 @@ def _constant(node: Node, allowed: torch.Tensor) -> Node:
 
 
 def _finite(node: Node, bias: torch.Tensor) -> Node:
-    tensor = bias.clamp(min=NEVER).to(value_of(node).dtype)
+    return _as_constant(node, bias.clamp(min=NEVER).to(value_of(node).dtype))
+
+
+def _as_constant(node: Node, tensor: torch.Tensor) -> Node:
     return add_constant(node.graph.owning_module, tensor, f"{node.name}_mask", node)  # type: ignore[arg-type]
 
 
