@@ -13,7 +13,7 @@ import torch
 from ingot.capture import Program, restore_state
 from ingot.capture import capture as _capture
 from ingot.casting import Casting, Check
-from ingot.errors import ArtefactError, InputError, MismatchError, PlanError, nearest
+from ingot.errors import ArtefactError, InputError, MismatchError, PlanError
 from ingot.legalize import legalized
 from ingot.lower import lower_graph
 from ingot.plan.model import Plan
@@ -26,7 +26,6 @@ from ingot.ranges import Ranges
 from ingot.recipe import Recipe, recipe_from
 from ingot.recorder import measured_again, record_module
 from ingot.targets import Availability, available, find
-from ingot.targets.base import Target
 from ingot.verify import Evidence, verify_artefact
 
 Batch = tuple[torch.Tensor, ...]
@@ -49,7 +48,7 @@ def cast(
     _check_arguments(names, calibration, weights, on_mismatch)
     settings, steps = recipe_from(recipe), _Steps(progress or Silent())
     for name in names:
-        find(name)
+        find(name, settings.options)
     with steps("capture"):
         program = capture(model, example_inputs, dynamic_shapes=dynamic_shapes)
     kept: list[Batch] = []
@@ -106,25 +105,19 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: Any = None) -
     if ranges.fingerprint != program.fingerprint:
         raise PlanError("these ranges were recorded on another program", hint="record this program first")
     settings = recipe_from(recipe)
-    _check_options(settings, find(target))
-    form = legalized(program, find(target), settings)
+    backend = find(target, settings.options)
+    form = legalized(program, backend, settings)
     module, state = form.program.module, form.program.state
-    if not find(target).float_inside:
+    if not backend.float_inside:
         ranges = measured_again(module, ranges, lambda: restore_state(module, state))
-    return solve(module, ranges, find(target), form.program.fingerprint, form.rewrites, settings)
-
-
-def _check_options(recipe: Recipe, target: Target) -> None:
-    for name, _ in recipe.options:
-        if name not in target.options:
-            hint = nearest(name, target.options) if target.options else "it has none"
-            raise InputError(f"{target.name} has no option '{name}'", hint=hint)
+    return solve(module, ranges, backend, form.program.fingerprint, form.rewrites, settings)
 
 
 def train(program: Program, plan: Plan, *, recipe: Any = None) -> Training:
     """The plan as fake quantizers to train with: `loss(training(x)).backward()`, then lower(*training.finish())."""
-    target = find(plan.target)
-    form = legalized(program, target, recipe_from(recipe)).program
+    settings = recipe_from(recipe)
+    target = find(plan.target, settings.options)
+    form = legalized(program, target, settings).program
     _must_match(plan, form)
     return prepare(form, plan, target)
 
@@ -140,7 +133,7 @@ def lower(program: Program, plan: Plan, *, recipe: Any = None) -> Casting:
 
 
 def _lower(program: Program, plan: Plan, recipe: Recipe, steps: _Steps) -> Casting:
-    target = find(plan.target)
+    target = find(plan.target, recipe.options)
     form = legalized(program, target, recipe).program
     _must_match(plan, form)
     validate(plan, form.module, target)
@@ -149,10 +142,11 @@ def _lower(program: Program, plan: Plan, recipe: Recipe, steps: _Steps) -> Casti
         quantized = quantize(form.module, plan, float_bias=target.float_bias)
     with steps("lower"):
         done = lower_graph(form, quantized, plan, target)
-    evidence = Evidence(form, quantized, target, recipe, done.io)
+    performance = tuple(p for d in done.delegates if (p := target.performance(d.files)) is not None)
+    evidence = Evidence(form, quantized, target, recipe, done.io, done.delegates)
     return Casting(
         target.name, done.pte, done.delegates, done.host_ops, done.io, plan, None, dict(steps.seconds),
-        (*program.notes, *plan.notes), evidence,
+        (*program.notes, *plan.notes), performance, evidence,
     )  # fmt: skip
 
 

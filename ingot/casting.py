@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -47,6 +47,9 @@ class Delegate:
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
     kinds: tuple[str, ...] = ()
+    digest: str = ""  # of what the backend will load
+    # What its compiler was given, and what it left beside the program.
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -100,6 +103,8 @@ class Casting:
     check: Check | None = None
     timings: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    # What the target's compiler estimates, one for each delegate; empty where it says nothing.
+    performance: tuple[Any, ...] = ()
     # What verify() needs and the user need not see: the float reference and the quantized graph.
     evidence: Any = field(default=None, repr=False, compare=False)
 

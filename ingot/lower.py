@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from ingot.casting import Boundary, Delegate, HostOp, TensorInfo
 from ingot.errors import LowerError
 from ingot.graph import output_nodes, source_of
 from ingot.plan.model import Plan
-from ingot.targets.base import Target
+from ingot.targets.base import Files, Target
 
 
 @dataclass(frozen=True)
@@ -38,8 +39,7 @@ def lower_graph(program: Program, quantized: GraphModule, plan: Plan, target: Ta
     with _reasons() as reasons:
         edge = _stage("partition", target, lambda: _to_edge(exported, target))
     graph = edge.exported_program().graph_module
-    delegates, host_ops = _delegates(graph), _host_ops(graph, target, reasons)
-    target.finish(graph)
+    delegates, host_ops = _delegates(graph, target.finish(graph)), _host_ops(graph, target, reasons)
     pte = _stage("serialise", target, lambda: _serialise(edge, program, target))  # rewrites the graph: look before
     return Lowered(pte, delegates, host_ops, _boundary(program, plan))
 
@@ -139,18 +139,19 @@ def _listening(logger: logging.Logger, handler: logging.Handler) -> Iterator[Non
         logger.propagate = propagate
 
 
-def _delegates(graph: GraphModule) -> tuple[Delegate, ...]:
+def _delegates(graph: GraphModule, files: Mapping[str, Files]) -> tuple[Delegate, ...]:
     calls = [n for n in graph.graph.nodes if n.op == "call_function" and "call_delegate" in str(n.target)]
-    return tuple(_delegate(graph, n) for n in calls)
+    return tuple(_delegate(graph, n, files) for n in calls)
 
 
-def _delegate(graph: GraphModule, node: Node) -> Delegate:
+def _delegate(graph: GraphModule, node: Node, files: Mapping[str, Files]) -> Delegate:
     lowered = getattr(graph, str(node.args[0].target))  # type: ignore[union-attr]
     ops = [n for n in lowered.original_module.graph.nodes if n.op == "call_function"]
     kinds = [_op_name(n) for n in ops if n.target.__name__ != "getitem" and "quantize_per" not in str(n.target)]
     inputs = tuple(tensor_info(a) for a in node.args[1:] if isinstance(a, Node))
     outputs = tuple(tensor_info(u) for u in node.users if u.op == "call_function")
-    return Delegate(lowered.backend_id, len(kinds), inputs, outputs, tuple(kinds))
+    digest = hashlib.sha256(lowered.processed_bytes).hexdigest()
+    return Delegate(lowered.backend_id, len(kinds), inputs, outputs, tuple(kinds), digest, files.get(digest, {}))
 
 
 def tensor_info(node: Node) -> TensorInfo:

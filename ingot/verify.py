@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 
 from ingot.boundary import decode, encode
 from ingot.capture import Program, restore_state
-from ingot.casting import Boundary, Check, OutputCheck
+from ingot.casting import Boundary, Check, Delegate, OutputCheck
 from ingot.compare import Comparison, measure
 from ingot.errors import InputError
 from ingot.localize import culprit_of
@@ -35,6 +35,7 @@ class Evidence:
     target: Target
     recipe: Recipe
     io: Boundary
+    delegates: tuple[Delegate, ...] = ()
 
 
 def verify_artefact(pte: bytes, evidence: Evidence, batches: Iterable[tuple[torch.Tensor, ...]]) -> Check:
@@ -44,15 +45,23 @@ def verify_artefact(pte: bytes, evidence: Evidence, batches: Iterable[tuple[torc
     if not chosen:
         raise InputError("no batches to verify with", hint="give at least one input tuple")
     # Where the program has state the batches are a sequence: each starts from what the one before left.
-    given = [encode(batch, evidence.io.inputs) for batch in chosen]
-    made = evidence.target.run(pte, given, timeout=recipe.run_timeout, fresh=False)
-    artefact = [decode(tensors_of(o), evidence.io.outputs) for o in made]
+    artefact = run_artefact(pte, evidence, chosen)
     reference = run_graph(program.reference, chosen, program.state)
     quantized = run_graph(evidence.quantized, chosen, program.state)
     outputs = tuple(_judge(i, program, recipe, reference, quantized, artefact) for i in range(len(reference[0])))
     passed = all(o.problem is None for o in outputs)
     culprit = None if passed else culprit_of(program, evidence.quantized, chosen)
     return Check(evidence.target.executed_on, len(chosen), outputs, passed, culprit)
+
+
+def run_artefact(
+    pte: bytes, evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]]
+) -> list[list[torch.Tensor]]:
+    """The program itself, wherever its target runs programs; float in and out, whatever it takes and gives."""
+    given = [encode(batch, evidence.io.inputs) for batch in batches]
+    files, seconds = {d.digest: d.files for d in evidence.delegates}, evidence.recipe.run_timeout
+    made = evidence.target.run(pte, given, files=files, timeout=seconds, fresh=False)
+    return [decode(tensors_of(o), evidence.io.outputs) for o in made]
 
 
 def run_graph(

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 import ingot
 from ingot.compare import measure
-from ingot.verify import run_graph
+from ingot.verify import run_artefact, run_graph
 from tests.models import images
 
 ARM = ("vgf", "ethos-u55-128", "ethos-u85-256")
@@ -116,7 +116,7 @@ def test_boxes_and_scores_in_one_output_are_both_right(name: str) -> None:
 def both_runs(casting: ingot.Casting) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     evidence = casting.evidence
     float_ = run_graph(evidence.program.reference, BATCHES, {})
-    made = evidence.target.run(casting.pte, BATCHES)
+    made = run_artefact(casting.pte, evidence, BATCHES)
     return [outputs[0] for outputs in float_], [outputs[0] for outputs in made]
 
 

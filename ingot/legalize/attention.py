@@ -42,7 +42,7 @@ def _attended(node: Node, q: Node, k: Node, v: Node, bias: Node | None, factor: 
     flat = bias if bias is None or len(heads) < 2 else _flat_bias(bias, heads)
     if len(heads) < 2 or (bias is not None and flat is None):
         return _plain(node, q, k, v, bias, factor)
-    out = _plain(node, *(_flat(node, x) for x in (q, k, v)), flat, factor)
+    out = _plain(node, _flat(node, q), _flat(node, k), _flat(node, v), flat, factor)
     return call(node, aten.reshape.default, out, list(value_of(node).shape))
 
 

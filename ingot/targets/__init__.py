@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
-from ingot.errors import TargetError, nearest
+from ingot.errors import InputError, TargetError, nearest
 from ingot.targets.base import Target
 
 __all__ = ["Availability", "available", "find", "known"]
@@ -22,16 +24,14 @@ class Availability:
 
 
 def known() -> dict[str, Target]:
-    from ingot.targets.arm import ETHOS_U55, ETHOS_U85, VGF
+    from ingot.targets.arm import TARGETS
     from ingot.targets.xnnpack import XNNPACK
 
-    return {t.name: t for t in (XNNPACK, VGF, ETHOS_U55, ETHOS_U85)}
+    return {t.name: t for t in (XNNPACK, *TARGETS)}
 
 
-def find(name: str | Target) -> Target:
+def find(name: str, options: Iterable[tuple[str, Any]] = ()) -> Target:
     """The target of that name, with everything it needs installed; an error that says what to do otherwise."""
-    if isinstance(name, Target):
-        return name
     targets = known()
     if name not in targets:
         raise TargetError(f"unknown target '{name}'", hint=nearest(str(name), targets))
@@ -42,7 +42,15 @@ def find(name: str | Target) -> Target:
             why="not installed, or installed but not importable",
             hint="; ".join(dict.fromkeys(status.missing.values())),
         )
-    return targets[name]
+    return _configured(targets[name], dict(options))
+
+
+def _configured(target: Target, options: dict[str, Any]) -> Target:
+    for name in options:
+        if name not in target.options:
+            hint = nearest(name, target.options) if target.options else "it has none"
+            raise InputError(f"{target.name} has no option '{name}'", hint=hint)
+    return target.configured(options) if options and target.configured else target
 
 
 def available() -> tuple[Availability, ...]:

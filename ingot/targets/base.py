@@ -10,6 +10,7 @@ import torch
 from torch.fx import Node
 
 Batch = tuple[torch.Tensor, ...]
+Files = Mapping[str, bytes]
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,9 @@ class Target:
     prices: Prices
     alignment: int = 128  # of each piece of data in the file
     hints: dict[str, str] = field(default_factory=dict)
-    options: tuple[str, ...] = ()  # names that a recipe may set
-    # Sees the partitioned graph before it is written: may take aside what run() will need, and tidy up.
-    finish: Callable[[Any], None] = lambda graph: None
+    options: Mapping[str, str] = field(default_factory=dict)  # what a recipe may set, and what for
+    configured: Callable[[Mapping[str, Any]], Target] | None = None  # the same target with options set
+    # Sees the partitioned graph before it is written: takes aside, by the digest of a delegate's payload, the files
+    # that its compiler was given or left, and tidies up.
+    finish: Callable[[Any], Mapping[str, Files]] = lambda graph: {}
+    performance: Callable[[Files], Any] = lambda files: None  # what the compiler estimates of one delegate

@@ -185,10 +185,10 @@ def partitioners() -> list[Any]:
     return [WithConstants()]
 
 
-def run(pte: bytes, batches: Sequence[Any], **options: Any) -> list[list[torch.Tensor]]:
+def run(pte: bytes, batches: Sequence[Any], *, files: Any = None, **limits: Any) -> list[list[torch.Tensor]]:
     from ingot.child import run_pte
 
-    return run_pte(pte, batches, **options)
+    return run_pte(pte, batches, **limits)
 
 
 # Advice only, nothing depends on it: what a person would write instead.

@@ -1,48 +1,70 @@
-"""Arm's accelerators: VGF for GPUs, Ethos-U55 and Ethos-U85. What they can do is asked of Arm's own partitioner."""
+"""Arm's accelerators: VGF for GPUs, Ethos-U55, U65 and U85. What they can do is asked of Arm's own partitioner."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from ingot.semantics.weights import weight_axis
 from ingot.targets.arm.ability import ability
-from ingot.targets.arm.backend import FORMATS, WEIGHT
-from ingot.targets.arm.lowering import finish, partitioners, run
+from ingot.targets.arm.backend import FORMATS, WEIGHT, Device
+from ingot.targets.arm.lowering import finish, partitioners
 from ingot.targets.arm.marking import fuses
 from ingot.targets.arm.masks import Masks
+from ingot.targets.arm.options import GPU_OPTIONS, NPU_OPTIONS, checked
 from ingot.targets.arm.requirements import COMMON, CONVERTER, VELA
 from ingot.targets.arm.rewriting import Decompositions
-from ingot.targets.base import Prices, Requirement, Target
+from ingot.targets.arm.running import REFERENCE, run
+from ingot.targets.base import Prices, Target
 
-__all__ = ["ETHOS_U55", "ETHOS_U85", "VGF"]
+__all__ = ["TARGETS"]
+
+# Sizes are multiply-adds a cycle, as Vela names them.
+SIZES = {"u55": (32, 64, 128, 256), "u65": (256, 512), "u85": (128, 256, 512, 1024, 2048)}
+GPU = Prices({"int8": 1.0, "int16": 2.0, "float": 4.0})
+NPU = Prices({"int8": 1.0, "int16": 2.0, "float": 100.0})
 
 
-def _target(name: str, backend: str, description: str, needs: Iterable[Requirement], prices: Prices) -> Target:
+def _target(device: Device) -> Target:
+    gpu = device.is_gpu
     return Target(
-        name=name,
-        backend=backend,
-        description=description,
-        requirements=(*COMMON, *needs),
+        name=device.name,
+        backend="VgfBackend" if gpu else "EthosUBackend",
+        description=_description(device),
+        requirements=(*COMMON, CONVERTER if gpu else VELA),
         formats=FORMATS,
         weight=WEIGHT,
-        ability=partial(ability, name),
+        ability=partial(ability, device),
         fuses=fuses,
         rescales=lambda node: False,  # TOSA moves numbers untouched: a rescale is an op of its own
-        float_inside=name == "vgf",
+        float_inside=gpu and "FP" in device.numbers,
         float_bias=False,
         weight_axis=weight_axis,
-        rules=lambda: (Decompositions(name), Masks(name)),
-        partitioners=partial(partitioners, name),
-        run=run,
-        executed_on="TOSA reference model, on what the compiler was given",
-        prices=prices,
+        rules=lambda: (Decompositions(device), Masks(device)),
+        partitioners=partial(partitioners, device),
+        run=partial(run, device),
+        executed_on=REFERENCE,
+        prices=GPU if gpu else NPU,
+        options=GPU_OPTIONS if gpu else NPU_OPTIONS,
+        configured=partial(_configured, device),
         finish=finish,
     )
 
 
-GPU = Prices({"int8": 1.0, "int16": 2.0, "float": 4.0})
-NPU = Prices({"int8": 1.0, "int16": 2.0, "float": 100.0})
-VGF = _target("vgf", "VgfBackend", "Arm GPUs with neural accelerators, through VGF", [CONVERTER], GPU)
-ETHOS_U55 = _target("ethos-u55-128", "EthosUBackend", "Arm Ethos-U55 with 128 MACs", [VELA], NPU)
-ETHOS_U85 = _target("ethos-u85-256", "EthosUBackend", "Arm Ethos-U85 with 256 MACs", [VELA], NPU)
+def _description(device: Device) -> str:
+    if device.is_gpu:
+        return "Arm GPUs with neural accelerators, through VGF"
+    family, size = device.name.removeprefix("ethos-").split("-")
+    return f"Arm Ethos-{family.upper()} with {size} MACs a cycle"
+
+
+def _configured(device: Device, options: Mapping[str, Any]) -> Target:
+    return _target(replace(device, **checked(device, options)))
+
+
+TARGETS = (
+    _target(Device("vgf")),
+    *(_target(Device(f"ethos-{family}-{size}")) for family, sizes in SIZES.items() for size in sizes),
+)

@@ -11,7 +11,7 @@ from ingot.capture import first_sentence
 from ingot.graph import has_symbols, is_float, value_of
 from ingot.targets.arm import memory
 from ingot.targets.arm.asking import Answers, refusals
-from ingot.targets.arm.backend import runs_float
+from ingot.targets.arm.backend import Device, profile, runs_float
 from ingot.targets.arm.question import Question, behind, signature
 from ingot.targets.arm.rewriting import decomposed
 from ingot.targets.base import Ability
@@ -20,13 +20,14 @@ NOWHERE: frozenset[str] = frozenset()
 Asked = dict[str, Node]  # by signature
 
 
-def ability(target: str, node: Node) -> Ability:
+def ability(device: Device, node: Node) -> Ability:
     """int8 and int16 if the backend takes the op whole between a dequantize and a quantize; float if without them."""
-    known, key = memory.of(target), signature(node)
+    about, key = profile(device), signature(node)
+    known = memory.of(about)
     if key not in known:
-        learnt = _learnt(target, _unknown(node, known))
+        learnt = _learnt(device, _unknown(node, known))
         known |= learnt
-        memory.keep(target, learnt)
+        memory.keep(about, learnt)
     return known[key]
 
 
@@ -36,29 +37,29 @@ def _unknown(node: Node, known: dict[str, Ability]) -> Asked:
     return {s: n for n in [*nodes, node] if (s := signature(n)) not in known}
 
 
-def _learnt(target: str, asked: Asked) -> dict[str, Ability]:
+def _learnt(device: Device, asked: Asked) -> dict[str, Ability]:
     """Ask about all at once; where that fails about each half, down to the op that the backend cannot even look at."""
     try:
-        return _answers(target, asked)
+        return _answers(device, asked)
     except Exception as e:
         if len(asked) == 1:
             why = f"{memory.FAILED}: {type(e).__name__}: {first_sentence(e)}"
             return dict.fromkeys(asked, Ability(NOWHERE, why))
     items = list(asked.items())
     halves = items[: len(items) // 2], items[len(items) // 2 :]
-    return {s: a for half in halves for s, a in _learnt(target, dict(half)).items()}
+    return {s: a for half in halves for s, a in _learnt(device, dict(half)).items()}
 
 
-def _answers(target: str, asked: Asked) -> dict[str, Ability]:
+def _answers(device: Device, asked: Asked) -> dict[str, Ability]:
     fixed = {s: n for s, n in asked.items() if not _is_dynamic(n)}
     found = {s: Ability(NOWHERE, "dynamic shapes were not tried on this target") for s in asked.keys() - fixed.keys()}
     if not fixed:
         return found
-    question, apart = Question(), _taken_apart(target, fixed)
+    question, apart = Question(), _taken_apart(device, fixed)
     for s, n in fixed.items():
-        for precision in ("int8", "float") if runs_float(target) else ("int8",):
+        for precision in ("int8", "float") if runs_float(device) else ("int8",):
             question.add(s, n, precision)
-    said = refusals(target, question)
+    said = refusals(device, question)
     return found | {s: _ability(s, said, apart.get(s)) for s in fixed}
 
 
@@ -74,14 +75,14 @@ def _ability(key: str, said: Answers, apart: str | None) -> Ability:
     return Ability(frozenset(runs), apart or "; ".join(reasons) or "Arm's partitioner takes it")
 
 
-def _taken_apart(target: str, fixed: Asked) -> dict[str, str]:
+def _taken_apart(device: Device, fixed: Asked) -> dict[str, str]:
     """Ops that Arm's own flow takes apart before it quantizes: whole and on integers its later passes may die."""
     question = Question()
     for s, node in fixed.items():
         question.add(s, node, "float")
     module = question.exported().module(check_guards=False)
     before = [_kinds(o) for o in _outputs(module)]
-    after = [_kinds(o) for o in _outputs(decomposed(target, module))]
+    after = [_kinds(o) for o in _outputs(decomposed(device, module))]
     parts = {s: now - was for (s, _), was, now in zip(question.keys, before, after, strict=True)}
     return {s: f"Arm's flow takes it apart first, into {_names(new)}" for s, new in parts.items() if new}
 

@@ -9,16 +9,16 @@ import torch
 from torch.fx import Node
 
 from ingot.graph import value_of
-from ingot.targets.arm.backend import FORMATS, compile_spec, partitioner_class
+from ingot.targets.arm.backend import FORMATS, Device, compile_spec, partitioner_class
 from ingot.targets.arm.marking import is_marked, is_quantize, is_rounding, mark, op_name
 from ingot.targets.arm.question import Question, behind
 
 Answers = dict[tuple[str, str], str | None]  # (signature, precision) -> why not; None where the op is taken
 
 
-def refusals(target: str, question: Question) -> Answers:
+def refusals(device: Device, question: Question) -> Answers:
     """What the partitioner says, from one lowering of the question up to where it is asked."""
-    asking = _asker(target)
+    asking = _asker(device)
     program = _lowered(question.exported(), asking)
     found = _read(asking, program, question.keys)
     _to_int16(program)
@@ -31,8 +31,8 @@ class _Asked(Exception):
     """Ends the lowering once the partitioner has answered."""
 
 
-def _asker(target: str) -> Any:
-    base = partitioner_class(target)
+def _asker(device: Device) -> Any:
+    base = partitioner_class(device)
 
     class Asking(base):  # type: ignore[misc,valid-type]
         def partition(self, exported_program: Any) -> Any:
@@ -41,7 +41,7 @@ def _asker(target: str) -> Any:
             self.seen = exported_program
             raise _Asked
 
-    return Asking(compile_spec(target))
+    return Asking(compile_spec(device))
 
 
 def _lowered(exported: Any, asking: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -13,33 +14,55 @@ FORMATS = {
 }
 WEIGHT = Format("int8", -127, 127, symmetric=True)
 
-
 FILL = 1e9  # stands for infinity: the planner must still see that it is no measure of anything
 
 
+@dataclass(frozen=True)
+class Device:
+    """One accelerator and how it is set up; what is empty is as ExecuTorch's backend has it."""
+
+    name: str  # vgf, ethos-u55-128 …
+    system_config: str = ""
+    memory_mode: str = ""
+    numbers: str = "INT+FP"  # of VGF: the profiles of TOSA
+    run_on: str = ""
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.name == "vgf"
+
+
 @cache
-def compile_spec(target: str) -> Any:
+def compile_spec(device: Device) -> Any:
     from executorch.backends.arm.common.pipeline_config import ArmPassPipelineConfig, QuantizeInfConfig
 
-    spec = _compile_spec(target)
+    spec = _gpu_spec(device) if device.is_gpu else _npu_spec(device)
     spec.set_pass_pipeline_config(ArmPassPipelineConfig(quantize_inf=QuantizeInfConfig(neg_inf=-FILL, pos_inf=FILL)))
     return spec
 
 
-def _compile_spec(target: str) -> Any:
-    if target == "vgf":
-        from executorch.backends.arm.vgf import VgfCompileSpec
+def _gpu_spec(device: Device) -> Any:
+    from executorch.backends.arm.vgf import VgfCompileSpec
 
-        return VgfCompileSpec("TOSA-1.0+FP+INT+int16+int4")
+    return VgfCompileSpec(f"TOSA-1.0+{device.numbers}+int16+int4")
+
+
+def _npu_spec(device: Device) -> Any:
     from executorch.backends.arm.ethosu import EthosUCompileSpec
 
-    return EthosUCompileSpec(target)
+    config, mode = device.system_config or None, device.memory_mode or None
+    return EthosUCompileSpec(device.name, config, mode, extra_flags=["--verbose-performance"])
+
+
+def profile(device: Device) -> str:
+    """What its ability depends on: sizes of one family differ in speed only."""
+    return str(compile_spec(device).tosa_spec)
 
 
 @cache
-def partitioner_class(target: str) -> Any:
+def partitioner_class(device: Device) -> Any:
     """Arm's partitioner, which keeps what it says of the ops it refuses."""
-    base = _partitioner_class(target)
+    base = _partitioner_class(device)
 
     class Telling(base):  # type: ignore[misc,valid-type]
         reporter: Any
@@ -55,8 +78,8 @@ def partitioner_class(target: str) -> Any:
     return Telling
 
 
-def _partitioner_class(target: str) -> Any:
-    if target == "vgf":
+def _partitioner_class(device: Device) -> Any:
+    if device.is_gpu:
         from executorch.backends.arm.vgf import VgfPartitioner
 
         return VgfPartitioner
@@ -65,5 +88,5 @@ def _partitioner_class(target: str) -> Any:
     return EthosUPartitioner
 
 
-def runs_float(target: str) -> bool:
-    return bool(compile_spec(target).tosa_spec.support_float())
+def runs_float(device: Device) -> bool:
+    return bool(compile_spec(device).tosa_spec.support_float())

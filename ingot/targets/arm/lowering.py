@@ -1,4 +1,4 @@
-"""From the quantized graph to a program whose delegates' TOSA is at hand, and running it."""
+"""From the quantized graph to a program, each delegate's files beside it."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ import hashlib
 import logging
 import shutil
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch.fx import GraphModule, Node
 
-from ingot.errors import ArtefactError
-from ingot.targets.arm.backend import compile_spec, partitioner_class
+from ingot.targets.arm.backend import Device, compile_spec, partitioner_class
 from ingot.targets.arm.marking import mark, separate
 from ingot.targets.arm.requirements import find_converter
+from ingot.targets.base import Files
+
+KEPT = (".tosa", ".csv")  # what the compiler was given, and what it estimates
 
 
-def partitioners(target: str) -> list[Any]:
+def partitioners(device: Device) -> list[Any]:
     import executorch.kernels.quantized  # noqa: F401  the quantize and dequantize around a delegate, for the writer
 
     find_converter()
-    return [_marking(target)(compile_spec(target))]
+    return [_marking(device)(compile_spec(device))]
 
 
 @cache
-def _marking(target: str) -> Any:
-    base = partitioner_class(target)
+def _marking(device: Device) -> Any:
+    base = partitioner_class(device)
 
     class Marking(base):  # type: ignore[misc,valid-type]
         """Marks what runs on integers, keeps each delegate's TOSA in a folder of its own, says what it refused."""
@@ -78,38 +78,24 @@ def _dump_key() -> str:
     return ArmCompileSpec._DEBUG_ARTIFACT_KEY
 
 
-_tosa: dict[str, bytes] = {}  # by the hash of the delegate's payload: what its compiler was given
-
-
-def finish(graph: GraphModule) -> None:
-    """Take each delegate's TOSA out of its folder, and the folder's name out of the program."""
+def finish(graph: GraphModule) -> dict[str, Files]:
+    """Take each delegate's files out of its folder, and the folder's name out of the program."""
+    found: dict[str, Files] = {}
     for node in graph.graph.nodes:
         if node.op == "get_attr" and hasattr(lowered := getattr(graph, str(node.target)), "processed_bytes"):
-            _keep(lowered)
+            found[hashlib.sha256(lowered.processed_bytes).hexdigest()] = _taken(lowered)
+    return found
 
 
-def _keep(lowered: Any) -> None:
+def _taken(lowered: Any) -> Files:
+    files: dict[str, bytes] = {}
     for spec in [s for s in lowered.compile_specs if s.key == _dump_key()]:
         folder = Path(spec.value.decode())
-        _tosa[_hash(lowered.processed_bytes)] = next(folder.glob("output*.tosa")).read_bytes()
+        files |= {_plain_name(f): f.read_bytes() for f in folder.rglob("*") if f.suffix in KEPT}
         lowered.compile_specs.remove(spec)
         shutil.rmtree(folder, ignore_errors=True)
+    return files
 
 
-def _hash(payload: bytes) -> str:
-    return hashlib.sha256(payload).hexdigest()
-
-
-def run(pte: bytes, batches: Sequence[Any], *, timeout: float = 120, **_: Any) -> list[list[torch.Tensor]]:
-    """The program step by step: delegates on the TOSA reference model, the quantize and dequantize around them here."""
-    from ingot.targets.tosa_run import execute
-
-    return execute(pte, [tuple(b) for b in batches], _tosa_of, timeout)
-
-
-def _tosa_of(payload: bytes) -> bytes:
-    found = _tosa.get(_hash(payload))
-    if found is None:
-        why = "the reference model runs the TOSA that the compiler was given, and that is kept only while lowering"
-        raise ArtefactError("the TOSA of this delegate is not at hand", why=why, hint="lower it again in this process")
-    return found
+def _plain_name(file: Path) -> str:
+    return "graph.tosa" if file.suffix == ".tosa" else file.name.removeprefix("out_")

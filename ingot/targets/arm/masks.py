@@ -9,6 +9,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.graph import add_constant, call, calls, constant_of, replace, source_of, value_name
 from ingot.targets.arm.ability import ability
+from ingot.targets.arm.backend import Device
 
 WHERE, MUL, ADD = torch.ops.aten.where.self, torch.ops.aten.mul.Tensor, torch.ops.aten.add.Tensor
 
@@ -17,12 +18,12 @@ WHERE, MUL, ADD = torch.ops.aten.where.self, torch.ops.aten.mul.Tensor, torch.op
 class Masks:
     """Only where the backend refuses the where itself."""
 
-    target: str
+    device: Device
     name: str = "arm-masks"
 
     def apply(self, module: GraphModule) -> list[str]:
         masked = [n for n in calls(module) if n.target is WHERE and _parts(n) is not None]
-        refused = [n for n in masked if not ability(self.target, n).runs]
+        refused = [n for n in masked if not ability(self.device, n).runs]
         places = [f"{n.name} ({source_of(n)})" for n in refused]
         for node in refused:
             _rewrite(module, node)

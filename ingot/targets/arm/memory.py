@@ -1,7 +1,7 @@
 """Answers of Arm's partitioner, kept from one run to the next: they depend on nothing but versions and our own code.
 
-One file a target in `$INGOT_CACHE`, else `~/.cache/ingot`; an empty `INGOT_CACHE` keeps nothing. A file that cannot be
-read or written is as good as none.
+One file a profile of TOSA in `$INGOT_CACHE`, else `~/.cache/ingot`; an empty `INGOT_CACHE` keeps nothing. A file that
+cannot be read or written is as good as none.
 """
 
 from __future__ import annotations
@@ -22,23 +22,23 @@ FAILED = "Arm's tools failed on it"  # perhaps only this once: not kept
 
 
 @cache
-def of(target: str) -> dict[str, Ability]:
+def of(profile: str) -> dict[str, Ability]:
     """What is known, by signature; whoever learns more adds to it."""
-    return _read(target)
+    return _read(profile)
 
 
-def keep(target: str, learnt: dict[str, Ability]) -> None:
+def keep(profile: str, learnt: dict[str, Ability]) -> None:
     """Add to the file; another process may have added to it meanwhile."""
-    file, lasting = _file(target), {s: a for s, a in learnt.items() if not a.because.startswith(FAILED)}
+    file, lasting = _file(profile), {s: a for s, a in learnt.items() if not a.because.startswith(FAILED)}
     if file is None or not lasting:
         return
-    rows = {s: [sorted(a.runs), a.because] for s, a in (_read(target) | lasting).items()}
+    rows = {s: [sorted(a.runs), a.because] for s, a in (_read(profile) | lasting).items()}
     with contextlib.suppress(ArtefactError), whole_file(file) as f:
         f.write(json.dumps(rows).encode())
 
 
-def _read(target: str) -> dict[str, Ability]:
-    file = _file(target)
+def _read(profile: str) -> dict[str, Ability]:
+    file = _file(profile)
     if file is None:
         return {}
     try:
@@ -47,11 +47,11 @@ def _read(target: str) -> dict[str, Ability]:
         return {}
 
 
-def _file(target: str) -> Path | None:
+def _file(profile: str) -> Path | None:
     folder = os.environ.get("INGOT_CACHE")
     if folder == "":
         return None
-    return Path(folder or Path.home() / ".cache" / "ingot") / f"{target}-{_edition()}.json"
+    return Path(folder or Path.home() / ".cache" / "ingot") / f"{profile}-{_edition()}.json"
 
 
 @cache

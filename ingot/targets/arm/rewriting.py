@@ -10,14 +10,14 @@ from torch.fx import GraphModule, Node
 
 from ingot.graph import constant_of, fake_like, source_of, value_name
 from ingot.semantics import operands
-from ingot.targets.arm.backend import compile_spec
+from ingot.targets.arm.backend import Device, compile_spec
 
 
 @dataclass(frozen=True)
 class Decompositions:
     """op -> what Arm's passes make of it before quantization; x * 2 -> x * constant."""
 
-    target: str
+    device: Device
     name: str = "arm-decompositions"
 
     def apply(self, module: GraphModule) -> list[str]:
@@ -26,7 +26,7 @@ class Decompositions:
             node.meta.setdefault("ingot_value", node.name)
         reads = {n: len(operands(n)) for n in before.values() if n.op == "call_function"}
         constants = {_place(t): value_name(n) for n in before.values() if (t := constant_of(n)) is not None}
-        made = decomposed(self.target, module)
+        made = decomposed(self.device, module)
         gone = [n for n, many in reads.items() if not _survives(n, many, made)]
         _last_keeps_identity(made)
         _name_the_rest(made, constants)
@@ -34,10 +34,10 @@ class Decompositions:
         return [f"{n.name} ({source_of(n)})" for n in gone]
 
 
-def decomposed(target: str, module: GraphModule) -> GraphModule:
+def decomposed(device: Device, module: GraphModule) -> GraphModule:
     from executorch.backends.arm._passes.arm_pass_manager import ArmPassManager
 
-    return ArmPassManager(compile_spec(target)).transform_for_annotation_pipeline(module)
+    return ArmPassManager(compile_spec(device)).transform_for_annotation_pipeline(module)
 
 
 def _survives(node: Node, many: int, made: GraphModule) -> bool:

@@ -1,0 +1,175 @@
+"""Run a .pte piece by piece: some backends' delegates by executors of ours, all between on the ExecuTorch runtime."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from ingot.errors import ArtefactError
+
+Executor = Callable[[bytes, list[list[Any]], int], list[list[Any]]]  # payload, arrays by batch, outputs -> arrays
+Values = dict[int, torch.Tensor]  # what each value of the program holds, for one batch
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Instructions that run together; `payload` is None for those of the runtime."""
+
+    instructions: tuple[Any, ...]
+    backend: str = ""
+    payload: bytes | None = None
+
+
+def execute(
+    pte: bytes, batches: Sequence[tuple[Any, ...]], executors: Mapping[str, Executor], timeout: float
+) -> list[list[torch.Tensor]]:
+    """The outputs for each batch; the batches go through the pieces together."""
+    file = _read(pte)
+    plan = file.program.execution_plan[0]
+    values, pieces = [_start(plan, batch) for batch in batches], list(_pieces(file.program, executors))
+    for i, piece in enumerate(pieces):
+        needed = {v for later in pieces[i + 1 :] for v in _touched(plan, later)} | set(plan.outputs)
+        if piece.payload is None:
+            _on_runtime(file, piece, values, needed, timeout)
+        else:
+            _by_executor(plan, piece, values, executors[piece.backend])
+    return [[_result(file.program, i, v) for i in plan.outputs] for v in values]
+
+
+def _read(pte: bytes) -> Any:
+    from executorch.exir._serialize._program import deserialize_pte_binary
+
+    try:
+        file = deserialize_pte_binary(pte)
+    except Exception as e:
+        raise ArtefactError("the program does not load", why=f"{type(e).__name__}: {e}", hint="is it a .pte?") from e
+    if file.mutable_data:
+        why = "it keeps state between calls, and pieces of it would each keep their own"
+        raise ArtefactError("nothing here runs this program whole", why=why, hint="pass the state in and out instead")
+    return file
+
+
+def _start(plan: Any, batch: tuple[Any, ...]) -> Values:
+    if len(batch) != len(plan.inputs):
+        raise ArtefactError(f"the program takes {len(plan.inputs)} inputs and was given {len(batch)}")
+    return dict(zip(plan.inputs, batch, strict=True))
+
+
+def _pieces(program: Any, executors: Mapping[str, Executor]) -> Iterator[Piece]:
+    plan, between = program.execution_plan[0], list[Any]()
+    for instruction in plan.chains[0].instructions:
+        delegate = _delegate(plan, instruction)
+        if delegate is None or delegate.id not in executors:
+            between += [instruction] if _does_something(instruction) else []
+            continue
+        yield from [Piece(tuple(between))] if between else []
+        between = []
+        yield Piece((instruction,), delegate.id, program.backend_delegate_data[delegate.processed.index].data)
+    yield from [Piece(tuple(between))] if between else []
+
+
+def _delegate(plan: Any, instruction: Any) -> Any:
+    index = getattr(instruction.instr_args, "delegate_index", None)
+    return None if index is None else plan.delegates[index]
+
+
+def _does_something(instruction: Any) -> bool:
+    """Memory is not freed between pieces; jumps would leave theirs."""
+    kind = type(instruction.instr_args).__name__
+    if kind == "JumpFalseCall":
+        raise ArtefactError("nothing here runs this program whole", why="it branches between delegates")
+    return kind != "FreeCall"
+
+
+def _touched(plan: Any, piece: Piece) -> list[int]:
+    """The values a piece reads or writes, those inside lists too, each once."""
+    found: dict[int, None] = {}
+    for instruction in piece.instructions:
+        call = instruction.instr_args
+        for i in call.args if hasattr(call, "args") else (call.move_from, call.move_to):
+            found |= dict.fromkeys([i, *_items(plan.values[i].val)])
+    return list(found)
+
+
+def _items(val: Any) -> list[int]:
+    """-1 in a list stands for no tensor."""
+    return [i for i in val.items if i >= 0] if type(val).__name__ in ("TensorList", "OptionalTensorList") else []
+
+
+def _is_variable(val: Any) -> bool:
+    return type(val).__name__ == "Tensor" and val.data_buffer_idx == 0
+
+
+# ---- on the runtime ----
+
+
+def _on_runtime(file: Any, piece: Piece, values: list[Values], needed: set[int], timeout: float) -> None:
+    """Memory was planned for the whole program, so whatever is alive before or after a piece has a place of its own."""
+    from ingot.child import run_pte
+
+    plan = file.program.execution_plan[0]
+    touched = [i for i in _touched(plan, piece) if _is_variable(plan.values[i].val)]
+    inputs = [i for i in touched if i in values[0]]
+    outputs = [i for i in touched if i not in values[0] and i in needed]
+    given = [tuple(v[i] for i in inputs) for v in values]
+    for v, made in zip(values, run_pte(_program(file, piece, inputs, outputs), given, timeout=timeout), strict=True):
+        v |= dict(zip(outputs, made, strict=True))
+
+
+def _program(file: Any, piece: Piece, inputs: list[int], outputs: list[int]) -> bytes:
+    """The piece as a program of its own, with the values, constants and memory plan of the whole."""
+    from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
+
+    program, plan = file.program, file.program.execution_plan[0]
+    calls = [i.instr_args for i in piece.instructions]
+    used = list(dict.fromkeys(c.delegate_index for c in calls if hasattr(c, "delegate_index")))
+    chain = replace(plan.chains[0], inputs=inputs, outputs=outputs, stacktrace=None)
+    chain.instructions = [replace(i, instr_args=_renumbered(i.instr_args, used)) for i in piece.instructions]
+    kept = [plan.delegates[i] for i in used]
+    part = replace(plan, inputs=inputs, outputs=outputs, chains=[chain], delegates=kept)
+    data = program.backend_delegate_data if kept else []
+    whole = replace(program, execution_plan=[part], backend_delegate_data=data)
+    return bytes(serialize_pte_binary(PTEFile(whole, None, file.named_data)))
+
+
+def _renumbered(call: Any, used: list[int]) -> Any:
+    delegate = getattr(call, "delegate_index", None)
+    return call if delegate is None else replace(call, delegate_index=used.index(delegate))
+
+
+# ---- by an executor ----
+
+
+def _by_executor(plan: Any, piece: Piece, values: list[Values], executor: Executor) -> None:
+    assert piece.payload is not None
+    args = [i for i in _touched(plan, piece) if _is_variable(plan.values[i].val)]
+    inputs, outputs = [i for i in args if i in values[0]], [i for i in args if i not in values[0]]
+    given = [[_array(v[i], plan.values[i].val.dim_order) for i in inputs] for v in values]
+    for v, arrays in zip(values, executor(piece.payload, given, len(outputs)), strict=True):
+        v |= {i: _tensor(a, plan.values[i].val) for i, a in zip(outputs, arrays, strict=True)}
+
+
+def _array(x: torch.Tensor, order: list[int]) -> Any:
+    """As it lies in memory: delegates are handed memory, not shapes."""
+    return x.detach().permute(*order).contiguous().numpy() if x.dim() else x.detach().numpy()
+
+
+def _tensor(array: Any, info: Any) -> torch.Tensor:
+    order = list(info.dim_order)
+    stored = torch.from_numpy(array).reshape([info.sizes[i] for i in order])
+    return stored.permute(*[order.index(i) for i in range(len(order))]) if order else stored
+
+
+def _result(program: Any, i: int, v: Values) -> torch.Tensor:
+    """An output that nothing computes is a constant of the file."""
+    from executorch.exir.tensor import scalar_type_table
+
+    if i in v:
+        return v[i]
+    info = program.execution_plan[0].values[i].val
+    dtype = next(d for d, s in scalar_type_table.items() if s == info.scalar_type)
+    stored = torch.frombuffer(bytearray(program.constant_buffer[info.data_buffer_idx].storage), dtype=dtype)
+    return _tensor(stored.numpy(), info)
