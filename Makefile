@@ -27,11 +27,12 @@ bench: $(BENCH_READY)
 
 ARM := ingot/targets/arm/requirements.py
 
-# Arm's compilers and reference model: one line each, in versions that the targets name.
+# Arm's compilers, reference model and runner: one line each, in versions that the targets name. Debian's Vulkan driver
+# for the CPU is among them where root asks; without it what needs it is skipped, with the line that installs it.
 $(READY): pyproject.toml $(ARM)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -e '.[demo,test]'
-	$(BIN)/python -W ignore -m ingot.targets.arm.requirements | xargs -L1 $(BIN)/pip install -q
+	$(BIN)/python -W ignore -m ingot.targets.arm.requirements | sed 's|^pip install|$(BIN)/pip install -q|' | sh -e
 	touch $@
 
 # PyPI's torchvision asks for a CUDA build of torch: without its dependencies it leaves ours alone. The same holds for

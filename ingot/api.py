@@ -79,7 +79,7 @@ def _verify_or_keep(casting: Casting, kept: list[Batch], on_mismatch: str) -> Ch
     except ArtefactError as e:
         if on_mismatch == "raise":
             raise
-        return Check(casting.evidence.target.executed_on, 0, (), passed=False, culprit=str(e))
+        return Check(casting.evidence.target.executed_on(), 0, (), passed=False, culprit=str(e))
 
 
 def capture(model: Any, example_inputs: Any, *, dynamic_shapes: Any = None) -> Program:

@@ -90,7 +90,8 @@ def _to_edge(exported: torch.export.ExportedProgram, target: Target) -> Any:
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
     config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=False)
-    return to_edge_transform_and_lower(exported, partitioner=target.partitioners(), compile_config=config)
+    with target.lowering():
+        return to_edge_transform_and_lower(exported, partitioner=target.partitioners(), compile_config=config)
 
 
 def _serialise(edge: Any, program: Program, target: Target) -> bytes:

@@ -51,7 +51,7 @@ def verify_artefact(pte: bytes, evidence: Evidence, batches: Iterable[tuple[torc
     outputs = tuple(_judge(i, program, recipe, reference, quantized, artefact) for i in range(len(reference[0])))
     passed = all(o.problem is None for o in outputs)
     culprit = None if passed else culprit_of(program, evidence.quantized, chosen)
-    return Check(evidence.target.executed_on, len(chosen), outputs, passed, culprit)
+    return Check(evidence.target.executed_on(), len(chosen), outputs, passed, culprit)
 
 
 def run_artefact(

@@ -127,6 +127,8 @@ def _target_lines(target: Availability) -> Iterator[str]:
     yield f"{target.name:<16}{'installed' if target.installed else 'missing':<11}{target.description}"
     yield from (f"  {name} {version}" for name, version in target.found.items())
     yield from (f"  {name} is missing: {install}" for name, install in target.missing.items())
+    yield from (f"  {name} would help to verify: {install}" for name, install in target.extras.items())
+    yield from (f"  option {name}: {purpose}" for name, purpose in target.options.items())
 
 
 def demo_(options: argparse.Namespace) -> Answer:

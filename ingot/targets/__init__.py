@@ -21,6 +21,8 @@ class Availability:
     installed: bool
     found: dict[str, str]
     missing: dict[str, str]  # requirement -> the line that installs it
+    extras: dict[str, str]  # what it can do without and is not there -> the line that installs it
+    options: dict[str, str]  # what a recipe may set for it
 
 
 def known() -> dict[str, Target]:
@@ -65,4 +67,6 @@ def _status(target: Target) -> Availability:
         installed=all(found.values()),
         found={k: v for k, v in found.items() if v},
         missing={r.name: r.install for r in target.requirements if not found[r.name]},
+        extras={r.name: r.install for r in target.extras if not r.found()},
+        options=dict(target.options),
     )

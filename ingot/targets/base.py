@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -70,12 +71,14 @@ class Target:
     rules: Callable[[], Sequence[Any]]  # rewrites that keep ops inside the delegate
     partitioners: Callable[[], list[Any]]
     run: Callable[..., list[list[torch.Tensor]]]
-    executed_on: str
+    executed_on: Callable[[], str]
     prices: Prices
+    extras: tuple[Requirement, ...] = ()  # what it can do without, and what they are good for is in their names
     alignment: int = 128  # of each piece of data in the file
     hints: dict[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)  # what a recipe may set, and what for
     configured: Callable[[Mapping[str, Any]], Target] | None = None  # the same target with options set
+    lowering: Callable[[], AbstractContextManager[Any]] = nullcontext  # in force while the backend lowers
     # Sees the partitioned graph before it is written: takes aside, by the digest of a delegate's payload, the files
     # that its compiler was given or left, and tidies up.
     finish: Callable[[Any], Mapping[str, Files]] = lambda graph: {}

@@ -14,9 +14,12 @@ from ingot.targets.arm.lowering import finish, partitioners
 from ingot.targets.arm.marking import fuses
 from ingot.targets.arm.masks import Masks
 from ingot.targets.arm.options import GPU_OPTIONS, NPU_OPTIONS, checked
+from ingot.targets.arm.performance import read
+from ingot.targets.arm.repairs import repaired
 from ingot.targets.arm.requirements import COMMON, CONVERTER, VELA
 from ingot.targets.arm.rewriting import Decompositions
-from ingot.targets.arm.running import REFERENCE, run
+from ingot.targets.arm.running import executed_on, run
+from ingot.targets.arm.vulkan import REQUIREMENTS as RUNNERS
 from ingot.targets.base import Prices, Target
 
 __all__ = ["TARGETS"]
@@ -45,10 +48,13 @@ def _target(device: Device) -> Target:
         rules=lambda: (Decompositions(device), Masks(device)),
         partitioners=partial(partitioners, device),
         run=partial(run, device),
-        executed_on=REFERENCE,
+        executed_on=partial(executed_on, device),
+        extras=RUNNERS if gpu else (),
+        performance=partial(read, device.name),
         prices=GPU if gpu else NPU,
         options=GPU_OPTIONS if gpu else NPU_OPTIONS,
         configured=partial(_configured, device),
+        lowering=repaired,
         finish=finish,
     )
 

@@ -16,7 +16,11 @@ NPU_OPTIONS = {
     "system_config": "memories and clocks, by a name in Vela's configuration file",
     "memory_mode": "where weights and activations lie, by a name in Vela's configuration file",
 }
-GPU_OPTIONS = {"numbers": "the profiles of TOSA: INT+FP (default), or INT for integers alone"}
+GPU_OPTIONS = {
+    "numbers": "the profiles of TOSA: INT+FP (default), or INT for integers alone",
+    "run_on": "what checks the program: scenario-runner (default where it is installed) or reference-model",
+}
+FIXED = {"numbers": ("INT+FP", "INT"), "run_on": ("scenario-runner", "reference-model")}
 
 
 def checked(device: Device, options: Mapping[str, Any]) -> dict[str, str]:
@@ -29,8 +33,8 @@ def checked(device: Device, options: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _choices(device: Device, name: str) -> Sequence[str]:
-    if name == "numbers":
-        return ("INT+FP", "INT")
+    if name in FIXED:
+        return FIXED[name]
     section = {"system_config": "System_Config", "memory_mode": "Memory_Mode"}[name]
     return [n for n in _vela_names(section) if section == "Memory_Mode" or _is_of(device, n)]
 

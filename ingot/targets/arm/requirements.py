@@ -1,6 +1,6 @@
 """What Arm's targets need beside ExecuTorch, and the lines that install it.
 
-`python -m ingot.targets.arm.requirements` prints those lines: `make test` installs what is listed here.
+`python -m ingot.targets.arm.requirements` prints the lines for what is missing, and `make test` runs them.
 """
 
 from __future__ import annotations
@@ -49,6 +49,14 @@ COMMON = (
 )
 
 
+def _installable() -> list[str]:
+    """Lines for the shell, each once; those for the system only where this user may change it."""
+    from ingot.targets.arm.vulkan import REQUIREMENTS
+
+    root = hasattr(os, "geteuid") and os.geteuid() == 0 and shutil.which("apt-get")
+    missing = [r.install for r in (*TOSA, VELA, CONVERTER, *REQUIREMENTS) if r.found() is None]
+    return [line for line in dict.fromkeys(missing) if line.startswith("pip ") or root]
+
+
 if __name__ == "__main__":
-    for needed in (*TOSA, VELA, CONVERTER):
-        print(needed.install.removeprefix("pip install "))
+    print("\n".join(_installable()))

@@ -11,22 +11,44 @@ import torch
 from ingot.errors import ArtefactError
 from ingot.targets.arm.backend import Device
 from ingot.targets.arm.reference import run_tosa
+from ingot.targets.arm.vulkan import REQUIREMENTS
 from ingot.targets.base import Files
-from ingot.targets.pieces import execute
+from ingot.targets.pieces import Executor, execute
 
-REFERENCE = "TOSA reference model, on what the compiler was given"
+REFERENCE, RUNNER = "reference-model", "scenario-runner"
+SAID = {
+    REFERENCE: "TOSA reference model, on what the compiler was given",
+    RUNNER: "scenario-runner on the ML emulation layers, the .vgf itself, in a child process",
+}
+
+
+def executor_of(device: Device) -> str:
+    """The .vgf itself where that can be run, unless the user says otherwise."""
+    able = device.is_gpu and all(r.found() for r in REQUIREMENTS)
+    return device.run_on or (RUNNER if able else REFERENCE)
+
+
+def executed_on(device: Device) -> str:
+    return SAID[executor_of(device)]
 
 
 def run(
     device: Device, pte: bytes, batches: Sequence[Any], *, files: Mapping[str, Files], timeout: float = 120, **_: Any
 ) -> list[list[torch.Tensor]]:
     seconds = timeout * max(1, len(batches))
-
-    def reference(payload: bytes, given: list[list[Any]], outputs: int) -> list[list[Any]]:
-        return run_tosa(_tosa(payload, files), given, outputs, seconds)
-
+    executor = _real(seconds) if executor_of(device) == RUNNER else _reference(files, seconds)
     backend = "VgfBackend" if device.is_gpu else "EthosUBackend"
-    return execute(pte, [tuple(b) for b in batches], {backend: reference}, timeout)
+    return execute(pte, [tuple(b) for b in batches], {backend: executor}, timeout)
+
+
+def _real(seconds: float) -> Executor:
+    from ingot.targets.arm.scenario import run_vgf
+
+    return lambda payload, given, outputs: run_vgf(payload, given, outputs, seconds)
+
+
+def _reference(files: Mapping[str, Files], seconds: float) -> Executor:
+    return lambda payload, given, outputs: run_tosa(_tosa(payload, files), given, outputs, seconds)
 
 
 def _tosa(payload: bytes, files: Mapping[str, Files]) -> bytes:
