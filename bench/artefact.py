@@ -6,13 +6,14 @@ import math
 import os
 import statistics
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bench.entry import Entry
+from bench.entry import Entry, Inputs
 from bench.settle import outputs_of
 
 MOST_DB = 150.0
@@ -43,18 +44,24 @@ def instructions(path: Path) -> dict[str, int]:
 
 @torch.no_grad()
 def quality(entry: Entry, path: Path) -> dict[str, Any]:
-    """SQNR against the float model: mean over the held-out (or the calibration) batches, the worst of the outputs."""
+    """SQNR against the float model over the held-out (or the calibration) batches, and top-1 of a classifier."""
     artefact = Artefact(path)
+    batches = entry.held_out or entry.calibration
+    return {**judged(entry, batches, (artefact.run(b) for b in batches)), **_top1(entry, artefact)}
+
+
+@torch.no_grad()
+def judged(entry: Entry, batches: Sequence[Inputs], made: Iterable[list[Tensor]]) -> dict[str, Any]:
+    """SQNR of what was made of each batch: mean over the batches, the worst of the outputs."""
     rows = []
-    for batch in entry.held_out or entry.calibration:
+    for batch, got in zip(batches, made, strict=True):
         expected = outputs_of(entry, batch)
-        got = artefact.run(batch)
         got = entry.judge(got) if entry.judge else got
         if len(got) != len(expected):
             raise ValueError(f"the program returns {len(got)} outputs, the model {len(expected)}")
         rows.append([sqnr(e, g) for e, g in zip(expected, got, strict=True)])
     means = [statistics.fmean(column) for column in zip(*rows, strict=True)]
-    return {"sqnr_db": min(means), "sqnr_by_output": means, "judged_on": len(rows), **_top1(entry, artefact)}
+    return {"sqnr_db": min(means), "sqnr_by_output": means, "judged_on": len(rows)}
 
 
 def _top1(entry: Entry, artefact: Artefact) -> dict[str, float]:

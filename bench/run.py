@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -20,13 +21,22 @@ from bench.worker import FLOWS
 from bench.zoo import QUICK, TRAINED, ZOO
 
 ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("torch", "executorch", "torchao", "torchvision", "transformers", "ethos-u-vela", "tosa-tools", "ingot")
 
 
-def step(name: str, model: str, folder: Path, argument: str = "", limit: float = 1800) -> dict[str, Any]:
-    """One step in a child process: its result, or how it died."""
-    out = folder / (f"{name}-{argument}.json" if name in ("cast", "check") else f"{name}.json")
+def step(
+    name: str,
+    model: str,
+    folder: Path,
+    argument: str = "",
+    limit: float = 1800,
+    worker: Sequence[str] = ("bench.worker",),
+) -> dict[str, Any]:
+    """One step in a child process: its result, or how it died. `worker` is a module and what it wants to know first."""
+    label = f"{name} {argument}" if argument in FLOWS else name
+    out = folder / f"{label.replace(' ', '-')}.json"
     log = out.with_suffix(".log")
-    command = [sys.executable, "-m", "bench.worker", name, model, str(folder), *([argument] if argument else [])]
+    command = [sys.executable, "-m", *worker, name, model, str(folder), *([argument] if argument else [])]
     started = time.perf_counter()
     place = {
         "cwd": folder,
@@ -34,7 +44,6 @@ def step(name: str, model: str, folder: Path, argument: str = "", limit: float =
     }  # executorch drops debug files where it runs
     with log.open("wb") as sink:
         code = _wait(subprocess.Popen(command, stdout=sink, stderr=sink, start_new_session=True, **place), limit)
-    label = f"{name} {argument}" if name in ("cast", "check") else name
     say(f"  {label:12} {time.perf_counter() - started:6.1f} s")
     if code is None:
         return {"error": f"{name}: still running after {limit:.0f} s"}
@@ -96,7 +105,7 @@ def say(text: str) -> None:
 
 def versions() -> dict[str, str]:
     found = {"python": platform.python_version(), "machine": f"{platform.machine()} {platform.system()}"}
-    for package in ("torch", "executorch", "torchao", "torchvision", "transformers", "ingot"):
+    for package in PACKAGES:
         try:
             found[package] = version(package)
         except PackageNotFoundError:

@@ -8,8 +8,10 @@ from typing import Any
 
 Row = dict[str, Any]
 
+Columns = tuple[tuple[str, str, float, int, str], ...]
+
 # heading, key, scale, digits, and what a third column says of the two
-COLUMNS: tuple[tuple[str, str, float, int, str], ...] = (
+COLUMNS: Columns = (
     ("delegates", "delegates", 1, 0, ""),
     ("host ops", "host_ops", 1, 0, ""),
     ("kB", "bytes", 1e-3, 0, "ratio"),
@@ -19,17 +21,18 @@ COLUMNS: tuple[tuple[str, str, float, int, str], ...] = (
 )
 
 
-def table(rows: list[Row]) -> str:
+def table(rows: list[Row], columns: Columns = COLUMNS) -> str:
     """One line per model, stock beside Ingot; a ratio is Ingot / stock, so under 1 is better."""
     head, groups = ["model"], [1]
-    for *_, relation in COLUMNS:
+    for *_, relation in columns:
         head += ["stock", "ingot", *([relation] if relation else [])]
         groups.append(3 if relation else 2)
-    lines = [head, *(_line(r) for r in rows if "skipped" not in r), _means(rows)]
+    lines = [head, *(_line(r, columns) for r in rows if "skipped" not in r), _means(rows, columns)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(head))]
     text = [_join(line, widths, groups) for line in lines]
     rule = "-" * len(text[0])
-    return "\n".join([_titles(widths, groups), text[0], rule, *text[1:-1], rule, text[-1], *_remarks(rows)])
+    titles = _titles(columns, widths, groups)
+    return "\n".join([titles, text[0], rule, *text[1:-1], rule, text[-1], *_remarks(rows)])
 
 
 def _join(cells: list[str], widths: list[int], groups: list[int]) -> str:
@@ -42,20 +45,20 @@ def _join(cells: list[str], widths: list[int], groups: list[int]) -> str:
     return " | ".join(parts)
 
 
-def _titles(widths: list[int], groups: list[int]) -> str:
+def _titles(columns: Columns, widths: list[int], groups: list[int]) -> str:
     parts, at = [], 0
-    for title, size in zip(["", *(c[0] for c in COLUMNS)], groups, strict=True):
+    for title, size in zip(["", *(c[0] for c in columns)], groups, strict=True):
         parts.append(title.ljust(sum(widths[at : at + size]) + 2 * (size - 1)))
         at += size
     return " | ".join(parts)
 
 
-def summary(rows: list[Row]) -> Row:
+def summary(rows: list[Row], columns: Columns = COLUMNS) -> Row:
     """Geometric means of ratios, the mean gain in dB, and sums, each over the models where both flows have a value."""
     out: Row = {"models": sum("skipped" not in r for r in rows)}
     for flow in ("stock", "ingot"):
         out[f"{flow}_ran"] = sum(value(r, flow, "sqnr_db") is not None for r in rows)
-    for _, key, _, _, relation in COLUMNS:
+    for _, key, _, _, relation in columns:
         pairs = _pairs(rows, key)
         if not pairs:
             continue
@@ -78,9 +81,9 @@ def _pairs(rows: list[Row], key: str) -> list[tuple[float, float]]:
     return [(s, i) for s, i in both if s is not None and i is not None]
 
 
-def _line(row: Row) -> list[str]:
+def _line(row: Row, columns: Columns) -> list[str]:
     cells = [row["model"]]
-    for _, key, scale, digits, relation in COLUMNS:
+    for _, key, scale, digits, relation in columns:
         stock, ours = value(row, "stock", key), value(row, "ingot", key)
         cells += [_number(stock, scale, digits), _number(ours, scale, digits)]
         if relation:
@@ -89,10 +92,10 @@ def _line(row: Row) -> list[str]:
     return cells
 
 
-def _means(rows: list[Row]) -> list[str]:
-    means = summary(rows)
+def _means(rows: list[Row], columns: Columns) -> list[str]:
+    means = summary(rows, columns)
     cells = ["sum or mean"]
-    for _, key, _, _, relation in COLUMNS:
+    for _, key, _, _, relation in columns:
         if relation:
             found = means.get(f"{key}_{relation}")
             cells += ["", "", "-" if found is None else f"{found:.2f}" if relation == "ratio" else f"{found:+.1f}"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,18 +83,22 @@ def _read(path: Path) -> dict[str, Any]:
 def main() -> None:
     step, name, folder = sys.argv[1], sys.argv[2], Path(sys.argv[3])
     argument = sys.argv[4] if len(sys.argv) > 4 else ""
+    if step == "build":
+        leave(folder, "build", lambda: build(name, folder))
+    elif step == "time":
+        leave(folder, "time", lambda: clock(folder, int(argument)))
+    else:
+        leave(folder, f"{step}-{argument}", lambda: {"cast": cast, "check": check}[step](folder, argument))
+
+
+def leave(folder: Path, name: str, work: Callable[[], dict[str, Any]]) -> None:
+    """Write the result of a step, or how it failed, to FOLDER/<name>.json."""
     try:
-        if step == "build":
-            result = build(name, folder)
-        elif step == "time":
-            result = clock(folder, int(argument))
-        else:
-            result = {"cast": cast, "check": check}[step](folder, argument)
+        result = work()
     except Exception as e:
         lines = str(e).strip().splitlines() or [""]
         result = {"error": f"{type(e).__name__}: {lines[0]}"[:400], "detail": str(e)[:4000]}
-    out = folder / (f"{step}-{argument}.json" if step in ("cast", "check") else f"{step}.json")
-    out.write_text(json.dumps(result, indent=1))
+    (folder / f"{name}.json").write_text(json.dumps(result, indent=1))
 
 
 if __name__ == "__main__":

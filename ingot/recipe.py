@@ -108,8 +108,9 @@ class Recipe:
 
     # How ranges come from histograms: auto takes, class by class, the method with the least error.
     range: str = "auto"
-    # What halving the noise at the outputs is worth, as a share of the time of the whole program.
-    halving_noise_is_worth: float = 0.05
+    # What halving the noise at the outputs is worth, as a share of the time of the whole program. None: 5 %, except
+    # that a target that is bought for its cycles spends none of them on wider integers.
+    halving_noise_is_worth: float | None = None
     # Demands on parts of the model; of two that meet at an op the one that names fewer things wins.
     scopes: tuple[Scope, ...] = ()
     # How the program takes its inputs and gives its outputs, by name or position; the others stay float.
@@ -131,7 +132,7 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.verify_batches < 1:
             raise InputError("verify_batches must be at least 1", why="an artefact that was not run is not handed over")
-        if not 0 <= self.halving_noise_is_worth < float("inf"):
+        if self.halving_noise_is_worth is not None and not 0 <= self.halving_noise_is_worth < float("inf"):
             raise InputError("halving_noise_is_worth is a share of time: 0 or more, and finite")
         for name in ("scopes", "inputs", "outputs", "options"):  # so that python may give plain dicts and lists
             object.__setattr__(self, name, _typed(name, getattr(self, name)))
@@ -177,6 +178,8 @@ def _typed(name: str, value: Any) -> Any:
     if name in special:
         return special[name](name, value)
     default = getattr(Recipe(), name)
+    if default is None and value is not None:
+        default = 0.0  # only a number may be left to the target
     if isinstance(default, tuple) and isinstance(value, (list, tuple)):
         return tuple(value)
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):

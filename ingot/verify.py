@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -15,6 +16,7 @@ from ingot.capture import Program, restore_state
 from ingot.casting import Boundary, Check, Delegate, OutputCheck
 from ingot.compare import Comparison, measure
 from ingot.errors import InputError
+from ingot.exact import evaluate
 from ingot.localize import culprit_of
 from ingot.recipe import Recipe
 from ingot.targets.base import Target
@@ -47,7 +49,7 @@ def verify_artefact(pte: bytes, evidence: Evidence, batches: Iterable[tuple[torc
     # Where the program has state the batches are a sequence: each starts from what the one before left.
     artefact = run_artefact(pte, evidence, chosen)
     reference = run_graph(program.reference, chosen, program.state)
-    quantized = run_graph(evidence.quantized, chosen, program.state)
+    quantized = _run_quantized(evidence.quantized, chosen, program.state)
     outputs = tuple(_judge(i, program, recipe, reference, quantized, artefact) for i in range(len(reference[0])))
     passed = all(o.problem is None for o in outputs)
     culprit = None if passed else culprit_of(program, evidence.quantized, chosen)
@@ -73,6 +75,16 @@ def run_graph(
         results = [[t.clone() for t in tensors_of(module(*batch))] for batch in batches]  # a buffer may be returned
     restore_state(module, state)
     return results
+
+
+def _run_quantized(
+    module: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], state: dict[str, torch.Tensor]
+) -> list[list[torch.Tensor]]:
+    """In double precision; in float32 where the graph writes state, or has an op that takes float32 only."""
+    if not state:
+        with suppress(RuntimeError, NotImplementedError):
+            return [tensors_of(o) for o in evaluate(module, batches)]
+    return run_graph(module, batches, state)
 
 
 def tensors_of(outputs: Any) -> list[torch.Tensor]:

@@ -39,7 +39,8 @@ def assign(work: Work) -> None:
 
 def _improve(work: Work, costs: Costs, pair: tuple[str, str], unhurried: float) -> None:
     """Rounds of cuts between two labels, until nothing changes."""
-    worth = work.recipe.halving_noise_is_worth / math.log(2) * unhurried
+    unasked = work.recipe.halving_noise_is_worth is None and pair[1] != "float"
+    worth = (work.target.prices.widening if unasked else work.worth) / math.log(2) * unhurried
     for _ in range(ROUNDS):
         rate = worth / (_noise(work, costs) + ENOUGH)
         before = dict(work.labels)

@@ -71,7 +71,7 @@ def _same_pin(a: _Pool, b: _Pool) -> bool:
 def _worth_a_requantize(lost: float, bits: float, producer: Place, work: Work) -> bool:
     """By the exchange rate of the recipe; and in any case where a reader would lose bits that can be heard."""
     total = work.total_noise + ENOUGH
-    rate = work.recipe.halving_noise_is_worth / math.log(2) / total
+    rate = work.worth / math.log(2) / total
     dear = rate * lost > _time(producer, work) / max(work.total_time, 1.0)
     return lost > 0 and (dear or (bits > FREE_BITS and lost > AUDIBLE * work.total_noise))
 

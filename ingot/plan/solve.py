@@ -19,6 +19,7 @@ from ingot.plan.proof import decisions
 from ingot.plan.relations import relate
 from ingot.plan.sharing import entry_gain, share
 from ingot.plan.spans import hull
+from ingot.plan.staying import stay_inside
 from ingot.plan.work import Place, Work, activations, value_in
 from ingot.ranges import Ranges
 from ingot.recipe import Recipe
@@ -39,6 +40,7 @@ def solve(
     demands = demanded(facts, recipe.scopes, target)
     work = Work(module, target, recipe, facts, demands, Noise(ranges, facts.effects, facts.tame))
     pin(work)
+    stay_inside(work)
     assign(work)
     _fuse(work)
     for node in work.labels:

@@ -18,6 +18,7 @@ from ingot.semantics import operands
 from ingot.semantics.weights import weight_axis
 from ingot.targets.base import Format, Target
 
+WORTH = 0.05  # what halving the noise may cost where nobody says
 Place = tuple[Node, int | None]  # a slot with its node at hand
 
 
@@ -42,6 +43,11 @@ class Work:
     storages: dict[Place, Storage] = field(default_factory=dict)
     fixed: set[Place] = field(default_factory=set)  # slots whose scale training must not move
     because: dict[Place, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def worth(self) -> float:
+        """What halving the noise may cost, as a share of the time."""
+        return WORTH if self.recipe.halving_noise_is_worth is None else self.recipe.halving_noise_is_worth
 
     def is_integer(self, node: Node) -> bool:
         return self.labels.get(node, "float") != "float"

@@ -40,6 +40,7 @@ class Prices:
     byte: float = 4.0  # one byte read or written
     stored: float = 300.0  # one byte of weights in the file: small files are half of what quantization is for
     op: float = 2_000.0  # one kernel call
+    widening: float = 0.05  # what halving the noise is worth if paid with wider integers, as a share of the time
     hop: float = 500_000.0  # into another delegate or to the host, and back
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import operator
+from functools import cache
+from typing import Any, cast
 
 import torch
 from torch.fx import Graph, Node
@@ -41,7 +43,7 @@ def _reads_integers(node: Node) -> bool:
 
 
 def _arrives_as_integers(node: Node) -> bool:
-    """Dequantized, no float at all, or handed over inside one kernel (a getitem, an activation that is fused)."""
+    """Dequantized, no float at all, or handed over inside one kernel (a getitem)."""
     val = _first(node)
     return is_dequantize(node) or (val is not None and not val.dtype.is_floating_point) or is_marked(node)
 
@@ -60,32 +62,52 @@ def _writes_integers(node: Node) -> bool:
 def _leaves_as_integers(node: Node, user: Node) -> bool:
     if user.target is operator.getitem:
         return _writes_integers(user)
-    return is_quantize(user) or _runs_inside(node, user)
-
-
-def _runs_inside(producer: Node, activation: Node) -> bool:
-    """The activation ends the producer's kernel: asked of the pass that does it, or for ATen what we planned so."""
-    from executorch.backends.arm._passes.fuse_quantized_activation_pass import FuseQuantizedActivationPass as Fuse
-
-    if fuses(producer, activation):
-        return _writes_integers(activation)
-    return bool(Fuse._is_fuseable_input(producer) and Fuse._is_fuseable_quantized_activation(activation))
+    return is_quantize(user)
 
 
 def fuses(producer: Node, activation: Node) -> bool:
-    """A relu at the end of a convolution or a linear (see `separate`); a clamp only at some scales, so never."""
-    return weight_axis(producer) is not None and activation.target is torch.ops.aten.relu.default
+    """A clamp after a convolution or a linear: what it cuts off need not be stored (see `separate`)."""
+    return weight_axis(producer) is not None and limits(activation) is not None
+
+
+def limits(node: Node) -> tuple[float, float] | None:
+    """(low, high) of an op that does nothing but clamp (relu, relu6, hardtanh, clamp …), found by trying it."""
+    if not node.all_input_nodes or any(isinstance(a, Node) for a in (*node.args[1:], *node.kwargs.values())):
+        return None
+    return _limits(node.target, node.args[1:], tuple(node.kwargs.items()))
+
+
+@cache
+def _limits(op: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> tuple[float, float] | None:
+    x = torch.cat([torch.linspace(-9, 9, 1001), torch.tensor([-1e30, 1e30])])
+    try:
+        y = op(x, *args, **dict(kwargs))
+        low, high = float(y.min()), float(y.max())
+        return (low, high) if low < high and torch.equal(y, x.clamp(low, high)) else None
+    except Exception:  # an op of other operands, or of other ranks
+        return None
 
 
 def separate(graph: Graph) -> None:
-    """relu(conv) whose zero is not the lowest step: store what the convolution makes, so that they are two ops.
+    """clamp(conv(x)) is conv(x) where storing it cuts off the same, and else what the convolution makes is stored too.
 
-    Arm's pass drops such a relu and moves the lower limit of the quantize to zero, and then nothing reads that limit.
+    Arm's own pass is not left to it: it drops a relu even where zero is not the lowest step, and nothing else cuts off.
     """
     for node in [n for n in graph.nodes if n.op == "call_function" and n.all_input_nodes]:
         producer, after = node.all_input_nodes[0], next(iter(node.users), node)
-        if fuses(producer, node) and is_quantize(after) and after.args[2] != torch.iinfo(value_of(after).dtype).min:
+        if not is_quantize(after) or not fuses(producer, node):
+            continue
+        if _cut_off_by(after, limits(node) or (0.0, 0.0)):
+            node.replace_all_uses_with(producer)
+            graph.erase_node(node)
+        else:
             _store_between(producer, node, after)
+
+
+def _cut_off_by(quantize: Node, between: tuple[float, float]) -> bool:
+    _, scale, zero, low, high = cast(tuple[Any, float, int, int, int], quantize.args[:5])
+    least, most = (x / scale + zero for x in between)
+    return round(least) <= low and round(most) >= high
 
 
 def _store_between(producer: Node, activation: Node, after: Node) -> None:

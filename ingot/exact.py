@@ -1,0 +1,60 @@
+"""The quantized graph evaluated in double precision: what its integers say, without float32's own rounding.
+
+In float32 a sum of products that ends near the middle between two steps may fall on either side, and in a deep net one
+such step becomes noise everywhere. A backend multiplies integers; so does this, but for biases, whose scale is float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+
+
+def evaluate(module: GraphModule, batches: Sequence[tuple[Any, ...]]) -> list[Any]:
+    """The outputs for each batch, in float32 again."""
+    with torch.no_grad():
+        results = [_Double(module).run(*batch) for batch in batches]
+    return [torch.utils._pytree.tree_map_only(Tensor, _narrow, r) for r in results]
+
+
+class _Double(Interpreter):
+    """Every float32 becomes double; a quantize or dequantize is written out, since the ops insist on float32."""
+
+    def run_node(self, n: Node) -> Any:
+        rounding = ROUNDINGS.get(str(n.target)) if n.op == "call_function" else None
+        if rounding is not None:
+            return rounding(*self.fetch_args_kwargs_from_env(n)[0])
+        return torch.utils._pytree.tree_map_only(Tensor, _widen, super().run_node(n))
+
+
+def _widen(x: Tensor) -> Tensor:
+    return x.double() if x.dtype is torch.float32 else x
+
+
+def _narrow(x: Tensor) -> Tensor:
+    return x.float() if x.dtype is torch.float64 else x
+
+
+def _quantize(x: Tensor, scale: float, zero: int, low: int, high: int, dtype: torch.dtype) -> Tensor:
+    return ((x.double() / scale).round() + zero).clamp(low, high).to(dtype)
+
+
+def _dequantize(q: Tensor, scale: float, zero: int, *_: Any) -> Tensor:
+    return (q.double() - zero) * scale
+
+
+def _dequantize_channels(q: Tensor, scales: Tensor, zeros: Tensor | None, axis: int, *_: Any) -> Tensor:
+    shape = [-1 if i == axis else 1 for i in range(q.dim())]
+    zero = 0.0 if zeros is None else zeros.double().reshape(shape)
+    return (q.double() - zero) * scales.double().reshape(shape)
+
+
+ROUNDINGS: dict[str, Callable[..., Tensor]] = {  # the three that convert leaves in a graph
+    "quantized_decomposed.quantize_per_tensor.default": _quantize,
+    "quantized_decomposed.dequantize_per_tensor.default": _dequantize,
+    "quantized_decomposed.dequantize_per_channel.default": _dequantize_channels,
+}
