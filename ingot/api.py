@@ -106,6 +106,10 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: Any = None) -
         raise PlanError("these ranges were recorded on another program", hint="record this program first")
     settings = recipe_from(recipe)
     backend = find(target, settings.options)
+    if backend.fixed_shapes and program.dynamic_shapes is not None:
+        why = f"{backend.name} compiles for fixed shapes, and these were declared dynamic"
+        hint = "leave dynamic_shapes out: the program is then made for the shapes of the example"
+        raise PlanError("dynamic shapes cannot be cast for this target", why=why, hint=hint)
     form = legalized(program, backend, settings)
     module, state = form.program.module, form.program.state
     if not backend.float_inside:

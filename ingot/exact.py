@@ -2,6 +2,7 @@
 
 In float32 a sum of products that ends near the middle between two steps may fall on either side, and in a deep net one
 such step becomes noise everywhere. A backend multiplies integers; so does this, but for biases, whose scale is float32.
+What is exactly between two steps goes where the backend puts it: to the even one, or up.
 """
 
 from __future__ import annotations
@@ -14,21 +15,29 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
 
-def evaluate(module: GraphModule, batches: Sequence[tuple[Any, ...]]) -> list[Any]:
+def evaluate(module: GraphModule, batches: Sequence[tuple[Any, ...]], *, ties_up: bool) -> list[Any]:
     """The outputs for each batch, in float32 again."""
     with torch.no_grad():
-        results = [_Double(module).run(*batch) for batch in batches]
+        results = [_Double(module, ties_up).run(*batch) for batch in batches]
     return [torch.utils._pytree.tree_map_only(Tensor, _narrow, r) for r in results]
 
 
 class _Double(Interpreter):
     """Every float32 becomes double; a quantize or dequantize is written out, since the ops insist on float32."""
 
+    def __init__(self, module: GraphModule, ties_up: bool) -> None:
+        super().__init__(module)
+        self.ties_up = ties_up
+
     def run_node(self, n: Node) -> Any:
         rounding = ROUNDINGS.get(str(n.target)) if n.op == "call_function" else None
         if rounding is not None:
-            return rounding(*self.fetch_args_kwargs_from_env(n)[0])
+            up = self.ties_up and n.all_input_nodes[0].op != "placeholder"  # inputs are rounded outside the delegate
+            return (_quantize_up if up and rounding is _quantize else rounding)(*self.fetch_args_kwargs_from_env(n)[0])
         return torch.utils._pytree.tree_map_only(Tensor, _widen, super().run_node(n))
+
+
+TIE = 1e-9  # of a step: what double leaves of numbers that are equal
 
 
 def _widen(x: Tensor) -> Tensor:
@@ -41,6 +50,10 @@ def _narrow(x: Tensor) -> Tensor:
 
 def _quantize(x: Tensor, scale: float, zero: int, low: int, high: int, dtype: torch.dtype) -> Tensor:
     return ((x.double() / scale).round() + zero).clamp(low, high).to(dtype)
+
+
+def _quantize_up(x: Tensor, scale: float, zero: int, low: int, high: int, dtype: torch.dtype) -> Tensor:
+    return ((x.double() / scale + 0.5 + TIE).floor() + zero).clamp(low, high).to(dtype)
 
 
 def _dequantize(q: Tensor, scale: float, zero: int, *_: Any) -> Tensor:

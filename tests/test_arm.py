@@ -19,7 +19,9 @@ from tests.models import images
 
 ARM = ("vgf", "ethos-u55-128", "ethos-u85-256")
 MISSING = {t.name: "; ".join(t.missing.values()) for t in ingot.targets()}
-HOW = {t.name: "scenario-runner" if t.name == "vgf" and not t.extras else "TOSA reference model" for t in ingot.targets()}
+HOW = {
+    t.name: "scenario-runner" if t.name == "vgf" and not t.extras else "TOSA reference model" for t in ingot.targets()
+}
 BATCHES = [(x,) for x in images(size=8)]
 SENTENCES = [(torch.randn(1, 6, 8, generator=torch.Generator().manual_seed(i)),) for i in range(4)]
 

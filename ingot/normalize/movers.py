@@ -6,6 +6,7 @@ f(x) -> reshape(x), reshape(x[a:b]), cat([x[c:], x[:c]])
 from __future__ import annotations
 
 import operator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -74,14 +75,31 @@ def _plain(node: Node, x: Node, positions: torch.Tensor) -> Node | None:
 
 def _rejoined(node: Node, x: Node, numbered: torch.Tensor, places: torch.Tensor) -> Node | None:
     """A few runs along one dimension, in another order: a roll, an index_select with constant indices."""
-    for dim, size in enumerate(numbered.shape):
-        if places.dim() != numbered.dim() or places.shape[dim] == 0:
-            return None
-        index = _along(places, dim) // numbered.stride(dim) % size
-        runs = _runs(index.tolist())
-        if len(runs) <= MOST_PIECES and _is_selection(numbered, places, dim, index):
+    for dim, index in _selections(numbered, places):
+        runs = _runs(index)
+        if len(runs) <= MOST_PIECES:
             return call(node, aten.cat.default, [call(node, aten.slice.Tensor, x, dim, *run) for run in runs], dim)
     return None
+
+
+def selection(node: Node) -> tuple[Node, int, list[int]] | None:
+    """(x, dim, index) of an op that does what index_select does, whatever it is called: flip, roll, gather …"""
+    x = _moved(node) if is_float(node) and not has_symbols(value_of(node).shape) else None
+    if x is None:
+        return None
+    numbered = torch.arange(value_of(x).numel()).reshape(tuple(value_of(x).shape))
+    found = next(_selections(numbered, _positions(node, x).reshape(tuple(value_of(node).shape))), None)
+    return None if found is None else (x, *found)
+
+
+def _selections(numbered: torch.Tensor, places: torch.Tensor) -> Iterator[tuple[int, list[int]]]:
+    """The dimensions along which whole slices were taken, and which."""
+    if places.dim() != numbered.dim() or not places.numel():
+        return
+    for dim, size in enumerate(numbered.shape):
+        index = _along(places, dim) // numbered.stride(dim) % size
+        if _is_selection(numbered, places, dim, index):
+            yield dim, index.tolist()
 
 
 def _along(places: torch.Tensor, dim: int) -> torch.Tensor:

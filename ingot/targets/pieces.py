@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -172,4 +173,4 @@ def _result(program: Any, i: int, v: Values) -> torch.Tensor:
     info = program.execution_plan[0].values[i].val
     dtype = next(d for d, s in scalar_type_table.items() if s == info.scalar_type)
     stored = torch.frombuffer(bytearray(program.constant_buffer[info.data_buffer_idx].storage), dtype=dtype)
-    return _tensor(stored.numpy(), info)
+    return _tensor(stored[: math.prod(info.sizes)].numpy(), info)  # the rest fills up to the alignment

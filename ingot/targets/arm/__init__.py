@@ -19,6 +19,7 @@ from ingot.targets.arm.repairs import repaired
 from ingot.targets.arm.requirements import COMMON, CONVERTER, VELA
 from ingot.targets.arm.rewriting import Decompositions
 from ingot.targets.arm.running import executed_on, run
+from ingot.targets.arm.selections import Selections
 from ingot.targets.arm.vulkan import REQUIREMENTS as RUNNERS
 from ingot.targets.base import Prices, Target
 
@@ -46,11 +47,13 @@ def _target(device: Device) -> Target:
         float_inside=gpu and "FP" in device.numbers,
         float_bias=False,
         weight_axis=weight_axis,
-        rules=lambda: (Decompositions(device), Masks(device)),
+        rules=lambda: (Selections(device), Decompositions(device), Masks(device)),
         partitioners=partial(partitioners, device),
         run=partial(run, device),
         executed_on=partial(executed_on, device),
         extras=RUNNERS if gpu else (),
+        ties_up=True,
+        fixed_shapes=True,
         performance=partial(read, device.name),
         prices=GPU if gpu else NPU,
         options=GPU_OPTIONS if gpu else NPU_OPTIONS,
