@@ -12,7 +12,7 @@ demo: $(READY)
 	$(BIN)/ingot demo
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 smoke: $(READY)
 	$(BIN)/python -m pytest -m smoke

@@ -26,7 +26,7 @@ from ingot.semantics.weights import weight_axis
 from ingot.targets import find
 from tests.graphs import Drawn, Net, batches_of, programs, reordered
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.parts]
 XNNPACK = find("xnnpack")
 RANDOM = st.randoms(use_true_random=False)
 

@@ -62,6 +62,8 @@ def _cast_answer(castings: Casting | Mapping[str, Casting], output: Path, report
 def _files(casting: Casting, report: bool) -> dict[str, bytes]:
     facts = json.dumps(as_data(casting), indent=2, allow_nan=False) + "\n"
     files = {"model.pte": casting.pte, "plan.json": casting.plan.to_json().encode(), "report.json": facts.encode()}
+    for number, delegate in enumerate(casting.delegates, 1):
+        files |= {f"delegate-{number}-{name}": data for name, data in delegate.files.items()}
     return {**files, "report.html": page(casting).encode()} if report else files
 
 

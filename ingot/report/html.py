@@ -49,6 +49,8 @@ def _sections(facts: text.Facts) -> Iterable[str]:
     keys = ("op", "name", "source", "reason", "hint")
     yield _section("Left on the host", keys, [[h[k] for k in keys] for h in facts["host_ops"]])
     yield _executed(facts["check"])
+    for number, p in enumerate(facts["performance"], 1):
+        yield _estimate(number, p)
     yield _section("Inputs", TENSOR, [_tensor(t) for t in facts["io"]["inputs"]])
     yield _section("Outputs", TENSOR, [_tensor(t) for t in facts["io"]["outputs"]])
     yield _section("Time", ("step", "seconds"), [[n, f"{float(s):.2f}"] for n, s in facts["timings"].items()])
@@ -61,6 +63,19 @@ def _executed(check: text.Facts | None) -> str:
     head = ("output", "to the float model", "worst channel", "to its own quantized graph", "largest error", "problem")
     title = f"Executed on {check['executed_on']}, {text.count(check['batches'], 'batch', 'batches')}"
     return _section(title, head, [_output(o) for o in check["outputs"]])
+
+
+LAYER = ("name", "op", "source_op", "cycles", "limit", "macs", "utilisation", "sram_bytes")
+
+
+def _estimate(number: int, p: text.Facts) -> str:
+    where = f"{p['accelerator']}, {p['system_config']}, {p['memory_mode']}"
+    title = f"Estimate of {p['compiler']} for delegate {number} ({where}): {text.count(p['cycles'], 'cycle')}"
+    return _section(title, LAYER, [[_short(layer[k]) for k in LAYER] for layer in p["layers"]])
+
+
+def _short(value: Any) -> Any:
+    return f"{value:.3g}" if isinstance(value, float) else value
 
 
 def _output(o: text.Facts) -> list[Any]:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from ingot.casting import Casting, Check
+from ingot.casting import Casting, Check, Delegate
 
 Facts = dict[str, Any]
 
@@ -19,14 +19,20 @@ def as_data(casting: Casting) -> Facts:
         "target": casting.target,
         "bytes": len(casting.pte),
         "sha256": hashlib.sha256(casting.pte).hexdigest(),
-        "delegates": [asdict(d) for d in casting.delegates],
+        "delegates": [_delegate_data(d) for d in casting.delegates],
         "host_ops": [asdict(h) for h in casting.host_ops],
         "io": asdict(casting.io),
         "check": None if casting.check is None else check_data(casting.check),
+        "performance": [p.to_dict() for p in casting.performance],
         "timings": dict(casting.timings),
         "notes": list(casting.notes),
     }
     return plain(facts)
+
+
+def _delegate_data(delegate: Delegate) -> Facts:
+    """Its files by name and size: what is in them is in files of their own."""
+    return {**asdict(replace(delegate, files={})), "files": {name: len(data) for name, data in delegate.files.items()}}
 
 
 def check_data(check: Check) -> Facts:
@@ -48,7 +54,7 @@ def plain(thing: Any) -> Any:
 def summary(casting: Casting) -> str:
     """The verdict first, then what stands behind it."""
     facts = as_data(casting)
-    parts = (_delegates(facts), _host_ops(facts), outputs(facts), _timings(facts), _notes(facts))
+    parts = (_delegates(facts), _host_ops(facts), outputs(facts), estimates(facts), _timings(facts), _notes(facts))
     return "\n".join([verdict(facts), *(line for part in parts for line in part)])
 
 
@@ -92,6 +98,15 @@ def outputs(facts: Facts) -> Iterator[str]:
         yield f"  {o['name']}: {comparison(o)}"
         if o["problem"]:
             yield f"    {o['problem']}"
+
+
+def estimates(facts: Facts) -> Iterator[str]:
+    """What the compiler expects of each delegate."""
+    for number, p in enumerate(facts["performance"], 1):
+        where = f"{p['accelerator']}, {p['system_config']}, {p['memory_mode']}"
+        yield f"{p['compiler']} estimates delegate {number} ({where}):"
+        memories = ", ".join(f"{m['name']} {count(m['used_bytes'], 'byte')}" for m in p["memories"])
+        yield f"  {count(p['cycles'], 'cycle')}, {1e3 * float(p['seconds']):.3g} ms; {memories}"
 
 
 def comparison(output: Facts) -> str:

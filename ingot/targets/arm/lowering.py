@@ -94,7 +94,7 @@ def _taken(lowered: Any) -> Files:
         files |= {_plain_name(f): f.read_bytes() for f in folder.rglob("*") if f.suffix in KEPT}
         lowered.compile_specs.remove(spec)
         shutil.rmtree(folder, ignore_errors=True)
-    return files
+    return files | ({"graph.vgf": lowered.processed_bytes} if lowered.backend_id == "VgfBackend" else {})
 
 
 def _plain_name(file: Path) -> str:
