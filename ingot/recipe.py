@@ -12,6 +12,7 @@ from typing import Any
 from ingot.errors import InputError, nearest
 
 PRECISIONS = ("int8", "int16", "float")
+WEIGHTS = ("int8", "int4")
 METHODS = ("auto", "minmax", "percentile", "mse", "entropy")
 
 
@@ -76,18 +77,21 @@ class Scope:
     type: str | None = None
     path: str | None = None
     name: str | None = None
+    weights: str | None = None
     # How the matched ops read their operands (by position) and give their result.
     inputs: Specs = ()
     output: Spec | None = None
 
     def __post_init__(self) -> None:
-        _check_types(self, dict.fromkeys(("precision", "range", "op", "type", "path", "name"), str))
+        _check_types(self, dict.fromkeys(("precision", "range", "op", "type", "path", "name", "weights"), str))
         object.__setattr__(self, "inputs", _specs("inputs", self.inputs))
         object.__setattr__(self, "output", _spec("output", self.output))
         if len(self.chosen) != 1:
             given = ", ".join(self.chosen) or "none"
             raise InputError("a scope is chosen by exactly one of op, type, path, name", why=f"given: {given}")
-        if not (self.precision or self.range or self.inputs or self.output):
+        if self.weights is not None and self.weights not in WEIGHTS:
+            raise InputError(f"weights cannot be '{self.weights}'", hint=nearest(self.weights, WEIGHTS))
+        if not (self.precision or self.range or self.weights or self.inputs or self.output):
             raise InputError(f"the scope {self} asks for nothing", hint="precision = 'float', or range = 'minmax'")
         if self.precision is not None and self.precision not in PRECISIONS:
             raise InputError(f"unknown precision '{self.precision}'", hint=nearest(self.precision, PRECISIONS))

@@ -55,5 +55,5 @@ def test_ten_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
 def test_the_recipe_in_the_guide_names_every_key() -> None:
     (toml,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/recipes.md").read_text(), re.S)
     data = tomllib.loads(toml)
-    assert recipe_from(data).scopes[2].output == NAMED["snorm8"]
+    assert recipe_from(data).scopes[3].output == NAMED["snorm8"]
     assert {f.name for f in dataclasses.fields(Recipe)} - data.keys() == {"options"}

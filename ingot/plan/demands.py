@@ -11,17 +11,18 @@ from torch.fx import Node
 from ingot.errors import InputError, PlanError, nearest
 from ingot.graph import source_of
 from ingot.plan.relations import Relations
-from ingot.recipe import Scope
+from ingot.recipe import WEIGHTS, Scope
 from ingot.semantics import Kind
 from ingot.targets.base import Target
 
 
 @dataclass
 class Demands:
-    """By op: the scope that speaks for its precision, and the one that speaks for its range."""
+    """By op: the scopes that speak for its precision, for its range and for its weights."""
 
     precision: dict[Node, Scope] = field(default_factory=dict)
     method: dict[Node, Scope] = field(default_factory=dict)
+    weights: dict[Node, Scope] = field(default_factory=dict)
 
 
 def demanded(found: Relations, scopes: Sequence[Scope], target: Target) -> Demands:
@@ -33,9 +34,18 @@ def demanded(found: Relations, scopes: Sequence[Scope], target: Target) -> Deman
         mine = [s for s in scopes if node in matched[s]]
         _settle(node, "precision", [s for s in mine if s.precision], demands.precision, matched)
         _settle(node, "range", [s for s in mine if s.range], demands.method, matched)
+        _settle(node, "weights", [s for s in mine if s.weights], demands.weights, matched)
+    _refuse_weights(demands, target)
     for scope in dict.fromkeys(demands.precision.values()):
         _restrict(scope, [n for n, s in demands.precision.items() if s is scope], found, target)
     return demands
+
+
+def _refuse_weights(demands: Demands, target: Target) -> None:
+    for node, scope in demands.weights.items():
+        if scope.weights not in ("int8", *target.narrow_weights):
+            what, why = f"{target.name} has no {scope.weights} weights", f"asked by the scope {scope}"
+            raise PlanError(what, where=source_of(node), why=why, hint=f"weights = '{WEIGHTS[0]}'")
 
 
 def names_of(node: Node) -> dict[str, list[str]]:

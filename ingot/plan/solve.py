@@ -12,6 +12,7 @@ from ingot.graph import source_of
 from ingot.plan.demands import demanded
 from ingot.plan.methods import choose
 from ingot.plan.model import Plan, Storage
+from ingot.plan.narrow import narrow
 from ingot.plan.noise import Noise, mixed
 from ingot.plan.pins import pin, refuse_conflicts, refuse_idle
 from ingot.plan.precision import SILENCE, assign
@@ -42,6 +43,7 @@ def solve(
     pin(work)
     stay_inside(work)
     assign(work)
+    narrow(work)
     _fuse(work)
     for node in work.labels:
         if work.is_integer(node):

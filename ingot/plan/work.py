@@ -39,6 +39,7 @@ class Work:
     pins: dict[Place, tuple[Storage, str]] = field(
         default_factory=dict
     )  # slot -> how it must be stored, and who says so
+    weights: dict[Node, Format] = field(default_factory=dict)  # op -> the form of its weights, where not the usual one
     classes: Classes[Place] = field(default_factory=Classes)
     storages: dict[Place, Storage] = field(default_factory=dict)
     fixed: set[Place] = field(default_factory=set)  # slots whose scale training must not move
@@ -59,6 +60,9 @@ class Work:
     def format_of(self, place: Place) -> Format:
         node = place[0]
         return self.target.formats[self.labels[node]]
+
+    def weight_form(self, node: Node) -> Format:
+        return self.weights.get(node, self.target.weight)
 
     def carried(self, node: Node) -> tuple[int, ...]:
         """Operands of an integer op that are stored exactly as its output."""

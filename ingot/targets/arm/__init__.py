@@ -9,7 +9,7 @@ from typing import Any
 
 from ingot.semantics.weights import weight_axis
 from ingot.targets.arm.ability import ability
-from ingot.targets.arm.backend import FORMATS, WEIGHT, Device
+from ingot.targets.arm.backend import FORMATS, INT4, WEIGHT, Device
 from ingot.targets.arm.lowering import finish, partitioners
 from ingot.targets.arm.marking import fuses
 from ingot.targets.arm.masks import Masks
@@ -41,6 +41,7 @@ def _target(device: Device) -> Target:
         requirements=(*COMMON, CONVERTER if gpu else VELA),
         formats=FORMATS,
         weight=WEIGHT,
+        narrow_weights={"int4": INT4},
         ability=partial(ability, device),
         fuses=fuses,
         rescales=lambda node: False,  # TOSA moves numbers untouched: a rescale is an op of its own

@@ -13,6 +13,7 @@ FORMATS = {
     "int16": Format("int16", -32767, 32767, symmetric=True),
 }
 WEIGHT = Format("int8", -127, 127, symmetric=True)
+INT4 = Format("int8", -7, 7, symmetric=True)  # by these limits the backend knows four bits
 
 FILL = 1e9  # stands for infinity: the planner must still see that it is no measure of anything
 
