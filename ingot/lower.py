@@ -53,9 +53,16 @@ def _stage(name: str, target: Target, work: Any) -> Any:
     except Exception as e:
         raise LowerError(
             f"{target.name} refused the program at '{name}'",
-            why=f"{type(e).__name__}: {first_sentence(e)}",
+            why=f"{type(cause := _root(e)).__name__}: {first_sentence(cause)}",
             hint="the chained error has the backend's own words; please report the model",
         ) from e
+
+
+def _root(error: BaseException) -> BaseException:
+    """What went wrong first: pass managers wrap it in lists of passes."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
 
 
 def _export(program: Program, quantized: GraphModule, plan: Plan) -> torch.export.ExportedProgram:

@@ -174,6 +174,24 @@ def test_what_the_host_does_between_delegates_is_run_too() -> None:
     assert len({d.digest for d in casting.delegates}) == 2
 
 
+@pytest.mark.parametrize("channels", [1, 4, 8])
+def test_a_sampler_is_right_or_refused(channels: int) -> None:
+    """Stock takes it as a shader, which is all zeros for 1 or 8 channels."""
+
+    class Sampled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(3, channels, 3, padding=1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = self.conv(x)
+            return F.grid_sample(y, x[:, :2].permute(0, 2, 3, 1) * 0.9, align_corners=False)
+
+    casting = cast(Sampled(), need("vgf"))
+    assert [o.op for o in casting.host_ops] == ["grid_sampler_2d.default"]
+    assert casting.check.outputs[0].sqnr_db >= 25
+
+
 def test_dynamic_shapes_are_refused_in_a_sentence() -> None:
     batch = torch.export.Dim("batch", min=1, max=8)
     with pytest.raises(ingot.IngotError, match="dynamic"):

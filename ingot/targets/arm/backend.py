@@ -68,6 +68,11 @@ def partitioner_class(device: Device) -> Any:
     class Telling(base):  # type: ignore[misc,valid-type]
         reporter: Any
 
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            # Taken blindly as shaders: grid_sampler is all zeros there for most channel counts, batches and modes.
+            self._custom_partition_ops: set[Any] = set()
+
         def _create_operator_support(self, containing_program: Any, reporter: Any) -> Any:
             self.reporter = reporter
             return super()._create_operator_support(containing_program, reporter)
