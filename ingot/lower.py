@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Node
 from ingot.boundary import described, encode, exposed, input_storages, output_storages
 from ingot.capture import Program, first_sentence, restore_state
 from ingot.casting import Boundary, Delegate, HostOp, TensorInfo
-from ingot.errors import LowerError
+from ingot.errors import IngotError, LowerError
 from ingot.graph import output_nodes, source_of
 from ingot.plan.model import Plan
 from ingot.targets.base import Files, Target
@@ -50,11 +50,14 @@ def _stage(name: str, target: Target, work: Any) -> Any:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             return work()
+    except IngotError:
+        raise
     except Exception as e:
         raise LowerError(
             f"{target.name} refused the program at '{name}'",
             why=f"{type(cause := _root(e)).__name__}: {first_sentence(cause)}",
-            hint="the chained error has the backend's own words; please report the model",
+            hint="the chained error has the backend's own words; an op that it names can be left to the host: "
+            "scopes = [{ op = '…', precision = 'float' }] in a recipe",
         ) from e
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
 import ingot
+from ingot.targets.arm.requirements import check_converter
 from tests.test_arm import BATCHES, HOW, assert_whole, cast, need, stored
 
 pytestmark = pytest.mark.slow
@@ -209,6 +212,19 @@ def test_options_are_checked_against_what_vela_knows() -> None:
     ):
         with pytest.raises(ingot.errors.InputError, match=said):
             cast(Regions(), name, recipe={"options": wrong})
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("script", ["echo GLIBC_2.38 not found >&2; exit 1", "exec /nowhere"])
+def test_a_converter_that_does_not_start(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    converter = tmp_path / "model-converter"
+    converter.write_text(f"#!/bin/sh\n{script}\n")
+    converter.chmod(0o755)
+    monkeypatch.setenv("MODEL_CONVERTER_PATH", str(converter))
+    with pytest.raises(
+        ingot.IngotError, match=r"does not start.*(GLIBC_2.38|nowhere).*pip install ai_ml_sdk_model_converter"
+    ):
+        check_converter()
 
 
 @pytest.mark.parametrize("name", [*TWO, "ethos-u85-256"])

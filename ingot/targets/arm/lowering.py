@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.targets.arm.backend import Device, compile_spec, partitioner_class
 from ingot.targets.arm.marking import mark, separate
-from ingot.targets.arm.requirements import find_converter
+from ingot.targets.arm.requirements import check_converter
 from ingot.targets.base import Files
 
 KEPT = (".tosa", ".csv")  # what the compiler was given, and what it estimates
@@ -24,7 +24,8 @@ KEPT = (".tosa", ".csv")  # what the compiler was given, and what it estimates
 def partitioners(device: Device) -> list[Any]:
     import executorch.kernels.quantized  # noqa: F401  the quantize and dequantize around a delegate, for the writer
 
-    find_converter()
+    if device.is_gpu:
+        check_converter()
     return [_marking(device)(compile_spec(device))]
 
 

@@ -8,9 +8,12 @@ from __future__ import annotations
 import importlib.metadata
 import os
 import shutil
+import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
+from ingot.errors import TargetError
 from ingot.targets.base import Requirement
 
 
@@ -33,6 +36,24 @@ def find_converter() -> str | None:
         os.environ.setdefault("MODEL_CONVERTER_PATH", str(beside))
     given = os.environ.get("MODEL_CONVERTER_PATH", "")
     return given if os.access(given, os.X_OK) else shutil.which("model-converter") or shutil.which("model_converter")
+
+
+def check_converter() -> None:
+    """It is started once: a build for another glibc is found and executable, and yet does not run."""
+    path = find_converter()
+    why = _why_not(path) if path else "it is not installed"
+    if why:
+        raise TargetError("Arm's model converter does not start", where=path, why=why, hint=CONVERTER.install)
+
+
+@cache
+def _why_not(path: str) -> str | None:
+    try:
+        done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as e:
+        return str(e)
+    said = (done.stderr or done.stdout).strip().splitlines()
+    return None if done.returncode == 0 else (said[-1] if said else f"it ended with code {done.returncode}")
 
 
 CONVERTER = Requirement("model-converter", find_converter, "pip install ai_ml_sdk_model_converter==0.11.0")
