@@ -10,6 +10,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import ingot
+from ingot.report.text import summary
 from ingot.targets.arm.requirements import check_converter
 from tests.test_arm import BATCHES, HOW, assert_whole, cast, need, stored
 
@@ -266,4 +267,7 @@ def test_integers_alone_on_vgf() -> None:
     casting = cast(Regions(), need("vgf"), recipe={"options": {"numbers": "INT"}})
     assert_whole(casting)
     assert HOW["vgf"] in casting.check.executed_on
-    assert BATCHES
+    (held,) = casting.performance
+    assert [s.kind for s in held.segments] == ["GRAPH"]
+    assert held.bytes["input"] == BATCHES[0][0].numel()  # one int8 each
+    assert "1 segment" in summary(casting)

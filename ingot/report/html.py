@@ -50,7 +50,7 @@ def _sections(facts: text.Facts) -> Iterable[str]:
     yield _section("Left on the host", keys, [[h[k] for k in keys] for h in facts["host_ops"]])
     yield _executed(facts["check"])
     for number, p in enumerate(facts["performance"], 1):
-        yield _estimate(number, p)
+        yield _contents(number, p) if "segments" in p else _estimate(number, p)
     yield _section("Inputs", TENSOR, [_tensor(t) for t in facts["io"]["inputs"]])
     yield _section("Outputs", TENSOR, [_tensor(t) for t in facts["io"]["outputs"]])
     yield _section("Time", ("step", "seconds"), [[n, f"{float(s):.2f}"] for n, s in facts["timings"].items()])
@@ -72,6 +72,12 @@ def _estimate(number: int, p: text.Facts) -> str:
     where = f"{p['accelerator']}, {p['system_config']}, {p['memory_mode']}"
     title = f"Estimate of {p['compiler']} for delegate {number} ({where}): {text.count(p['cycles'], 'cycle')}"
     return _section(title, LAYER, [[_short(layer[k]) for k in LAYER] for layer in p["layers"]])
+
+
+def _contents(number: int, p: text.Facts) -> str:
+    held = ", ".join(f"{kind} {text.count(n, 'byte')}" for kind, n in p["bytes"].items())
+    title = f"Delegate {number} is a {p['format']}: {held}"
+    return _section(title, ("segment", "kind"), [[s["name"], s["kind"]] for s in p["segments"]])
 
 
 def _short(value: Any) -> Any:

@@ -103,6 +103,10 @@ def outputs(facts: Facts) -> Iterator[str]:
 def estimates(facts: Facts) -> Iterator[str]:
     """What the compiler expects of each delegate."""
     for number, p in enumerate(facts["performance"], 1):
+        if "segments" in p:
+            held = ", ".join(f"{kind} {count(n, 'byte')}" for kind, n in p["bytes"].items())
+            yield f"delegate {number} is a {p['format']} of {count(len(p['segments']), 'segment')}: {held}"
+            continue
         where = f"{p['accelerator']}, {p['system_config']}, {p['memory_mode']}"
         yield f"{p['compiler']} estimates delegate {number} ({where}):"
         memories = ", ".join(f"{m['name']} {count(m['used_bytes'], 'byte')}" for m in p["memories"])

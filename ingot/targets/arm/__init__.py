@@ -10,6 +10,7 @@ from typing import Any
 from ingot.semantics.weights import weight_axis
 from ingot.targets.arm.ability import ability
 from ingot.targets.arm.backend import FORMATS, INT4, WEIGHT, Device
+from ingot.targets.arm.contents import contents
 from ingot.targets.arm.lowering import finish, partitioners
 from ingot.targets.arm.marking import fuses
 from ingot.targets.arm.masks import Masks
@@ -55,7 +56,7 @@ def _target(device: Device) -> Target:
         extras=RUNNERS if gpu else (),
         ties_up=True,
         fixed_shapes=True,
-        performance=partial(read, device.name),
+        performance=contents if gpu else partial(read, device.name),
         prices=GPU if gpu else NPU,
         options=GPU_OPTIONS if gpu else NPU_OPTIONS,
         configured=partial(_configured, device),

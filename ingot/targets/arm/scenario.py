@@ -111,14 +111,14 @@ def _write_inputs(folder: Path, template: dict[str, Any], b: int, arrays: Sequen
 
 def _fitting(array: np.ndarray, row: dict[str, Any], i: int) -> np.ndarray:
     """The runner compares bytes, not types: it would read int32 as float32 without a word."""
-    dtype = _dtype(row["format"])
+    dtype = dtype_of(row["format"])
     if array.dtype != dtype or array.size != np.prod(row["dims"], dtype=int):
         what = f"input {i} of the .vgf is {dtype} of {row['dims']}"
         raise ArtefactError(f"{what}, and {array.dtype} of {list(array.shape)} was given")
     return np.ascontiguousarray(array).reshape(row["dims"])
 
 
-def _dtype(format_: str) -> np.dtype[Any]:
+def dtype_of(format_: str) -> np.dtype[Any]:
     parts = re.fullmatch(r"VK_FORMAT_R(\d+)_(\w+)", format_)
     if parts is None or parts[2] not in KINDS:
         raise ArtefactError(f"nothing here writes {format_}", why="numpy has no such type")
