@@ -14,6 +14,7 @@ from ingot.semantics.weights import weight_axis
 from ingot.targets.base import Format
 
 UNHEARD = 0.01  # by this share all narrow weights together may raise the noise
+LOUD = 0.01  # -20 dB: where a net is noisier than that, it is no excuse for more
 
 
 def narrow(work: Work) -> None:
@@ -45,7 +46,7 @@ def _unheard(form: Format, work: Work, costs: Costs) -> None:
     """The weights with most bytes for the least noise first, as long as the sum stays under the bar."""
     free = [n for n in work.labels if _may_be_narrow(n, work)]
     added = {n: costs.weight_noise(n, form) - costs.weight_noise(n, work.target.weight) for n in free}
-    room = UNHEARD * work.total_noise
+    room = UNHEARD * min(work.total_noise, LOUD)
     for node in sorted(free, key=lambda n: added[n] / elements(operands(n)[1])):
         if added[node] <= room:
             room -= max(added[node], 0.0)
