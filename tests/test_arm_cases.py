@@ -247,22 +247,6 @@ def test_weights_of_four_bits_go_with_int8_only() -> None:
         cast(Regions(), "xnnpack", recipe={"scopes": [{"path": "grid", "weights": "int4"}]})
 
 
-def test_what_nobody_hears_is_narrow_unasked() -> None:
-    class Faint(nn.Module):
-        """Beside the first sum the second is too small to matter."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.loud, self.faint = nn.Conv2d(3, 8, 3), nn.Conv2d(3, 8, 3)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.loud(x) + self.faint(x) * 1e-4
-
-    plan = cast(Faint(), need("ethos-u55-128")).plan
-    assert (plan.storage("conv2d", 1).qmax, plan.storage("conv2d_1", 1).qmax) == (127, 7)
-    assert "nobody hears" in plan.why("conv2d_1")
-
-
 def test_integers_alone_on_vgf() -> None:
     casting = cast(Regions(), need("vgf"), recipe={"options": {"numbers": "INT"}})
     assert_whole(casting)

@@ -14,7 +14,6 @@ from ingot.plan.spans import width
 from ingot.plan.work import Work, activation_operands
 from ingot.semantics import operands
 from ingot.semantics.weights import weight_axis
-from ingot.targets.base import Format
 
 BYTES = {"int8": 1, "int16": 2, "float": 4}
 
@@ -73,15 +72,11 @@ class Costs:
         if weight_axis(node) is None:
             return 0.0
         if node not in self._weights:
-            self._weights[node] = self.weight_noise(node, self.work.target.weight)
+            weight = constant_of(operands(node)[1])
+            assert weight is not None  # relations offers integers only with a static weight
+            storage = storage_for_weight(weight, self.work.target.weight, self.work.target.weight_axis(node))
+            self._weights[node] = self.work.noise.of_weight(node, weight, storage)
         return self._weights[node]
-
-    def weight_noise(self, node: Node, form: Format) -> float:
-        """What storing the weight so adds to the noise of the outputs."""
-        weight = constant_of(operands(node)[1])
-        assert weight is not None  # relations offers integers only with a static weight
-        storage = storage_for_weight(weight, form, self.work.target.weight_axis(node))
-        return self.work.noise.of_weight(node, weight, storage)
 
     def entering(self, reader: Node, operand: int, label: str) -> float:
         """Noise of quantizing a float value where one reader takes it."""

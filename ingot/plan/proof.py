@@ -105,17 +105,11 @@ def _weights(node: Node, work: Work) -> Iterator[Decision]:
     x, bias = _input_storage(node, work), constant_of(operands(node)[2]) if len(operands(node)) > 2 else None
     form = work.weight_form(node)
     storage = storage_for_weight(weight, form, work.target.weight_axis(node), finest_for(bias, x))
-    rule = f"weight: symmetric, from its own numbers{_narrowness(node, work)}"
+    rule = "weight: symmetric, from its own numbers" + ("; narrow as the recipe asks" if node in work.weights else "")
     yield _decision((node, 1), storage, rule, work, ())
     if bias is not None:
         rule = "bias: int32 at input scale times weight scale"
         yield _decision((node, 2), storage_for_bias(x, storage), rule, work, ())
-
-
-def _narrowness(node: Node, work: Work) -> str:
-    if node not in work.weights:
-        return ""
-    return f"; four bits, {'as the recipe asks' if node in work.demands.weights else 'which nobody hears'}"
 
 
 def _input_storage(node: Node, work: Work) -> Storage:
