@@ -1,6 +1,6 @@
 """Narrower weights (int4) where a recipe asks for them.
 
-Never unasked: beside boxes in pixels the noise of scores is nothing, and four bits for their weights left 22 dB of them.
+Never unasked: beside boxes in pixels the noise of scores is nothing, and with four bits 22 dB were left of them.
 """
 
 from __future__ import annotations
