@@ -76,7 +76,9 @@ def _installable() -> list[str]:
 
     root = hasattr(os, "geteuid") and os.geteuid() == 0 and shutil.which("apt-get")
     missing = [r.install for r in (*TOSA, VELA, CONVERTER, *REQUIREMENTS) if r.found() is None]
-    return [line for line in dict.fromkeys(missing) if line.startswith("pip ") or root]
+    lines = list(dict.fromkeys(missing))
+    system = [f"{line} || echo 'left out: {line}'" for line in lines if not line.startswith("pip ") and root]
+    return [*(line for line in lines if line.startswith("pip ")), *system]
 
 
 if __name__ == "__main__":
