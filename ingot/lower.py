@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import io
 import logging
 import warnings
@@ -20,7 +19,7 @@ from ingot.casting import Boundary, Delegate, HostOp, TensorInfo
 from ingot.errors import IngotError, LowerError
 from ingot.graph import output_nodes, source_of
 from ingot.plan.model import Plan
-from ingot.targets.base import Files, Target
+from ingot.targets.base import Files, Target, digest
 
 
 @dataclass(frozen=True)
@@ -161,8 +160,8 @@ def _delegate(graph: GraphModule, node: Node, files: Mapping[str, Files]) -> Del
     kinds = [_op_name(n) for n in ops if n.target.__name__ != "getitem" and "quantize_per" not in str(n.target)]
     inputs = tuple(tensor_info(a) for a in node.args[1:] if isinstance(a, Node))
     outputs = tuple(tensor_info(u) for u in node.users if u.op == "call_function")
-    digest = hashlib.sha256(lowered.processed_bytes).hexdigest()
-    return Delegate(lowered.backend_id, len(kinds), inputs, outputs, tuple(kinds), digest, files.get(digest, {}))
+    name = digest(lowered.processed_bytes)
+    return Delegate(lowered.backend_id, len(kinds), inputs, outputs, tuple(kinds), name, files.get(name, {}))
 
 
 def tensor_info(node: Node) -> TensorInfo:

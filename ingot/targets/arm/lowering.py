@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import shutil
 import tempfile
@@ -16,7 +15,7 @@ from torch.fx import GraphModule, Node
 from ingot.targets.arm.backend import Device, compile_spec, partitioner_class
 from ingot.targets.arm.marking import mark, separate
 from ingot.targets.arm.requirements import check_converter
-from ingot.targets.base import Files
+from ingot.targets.base import Files, digest
 
 KEPT = (".tosa", ".csv")  # what the compiler was given, and what it estimates
 
@@ -84,7 +83,7 @@ def finish(graph: GraphModule) -> dict[str, Files]:
     found: dict[str, Files] = {}
     for node in graph.graph.nodes:
         if node.op == "get_attr" and hasattr(lowered := getattr(graph, str(node.target)), "processed_bytes"):
-            found[hashlib.sha256(lowered.processed_bytes).hexdigest()] = _taken(lowered)
+            found[digest(lowered.processed_bytes)] = _taken(lowered)
     return found
 
 

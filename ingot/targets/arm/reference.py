@@ -19,7 +19,17 @@ def run_tosa(tosa: bytes, given: list[list[Any]], outputs: int, seconds: float) 
         np.savez(folder / "in.npz", **{f"{b}_{i}": a for b, arrays in enumerate(given) for i, a in enumerate(arrays)})
         _launch(folder, len(given), seconds)
         with np.load(folder / "out.npz") as out:
-            return [[out[f"{b}_{i}"] for i in range(outputs)] for b in range(len(given))]
+            return [_outputs(out, b, outputs) for b in range(len(given))]
+
+
+def _outputs(out: Any, b: int, outputs: int) -> list[Any]:
+    from ingot.errors import ArtefactError
+
+    made = [k for k in out.files if k.startswith(f"{b}_")]
+    if len(made) != outputs:
+        why = f"the program expects {outputs} and it gives {len(made)}"
+        raise ArtefactError("the TOSA graph has other outputs than its program", why=why, hint="lower the model again")
+    return [out[f"{b}_{i}"] for i in range(outputs)]
 
 
 def _launch(folder: Path, batches: int, seconds: float) -> None:

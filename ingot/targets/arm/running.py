@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from ingot.errors import ArtefactError
 from ingot.targets.arm.backend import Device
 from ingot.targets.arm.reference import run_tosa
 from ingot.targets.arm.vulkan import REQUIREMENTS
-from ingot.targets.base import Files
+from ingot.targets.base import Files, digest
 from ingot.targets.pieces import Executor, execute
 
 REFERENCE, RUNNER = "reference-model", "scenario-runner"
@@ -52,7 +51,7 @@ def _reference(files: Mapping[str, Files], seconds: float) -> Executor:
 
 
 def _tosa(payload: bytes, files: Mapping[str, Files]) -> bytes:
-    found = files.get(hashlib.sha256(payload).hexdigest(), {}).get("graph.tosa")
+    found = files.get(digest(payload), {}).get("graph.tosa")
     if found is None:
         why = "the reference model runs what the compiler was given, and this program was not made by that lowering"
         raise ArtefactError("the TOSA of this delegate is not at hand", why=why, hint="lower it again")
