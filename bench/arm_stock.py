@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from dataclasses import dataclass
 from typing import Any
@@ -16,12 +15,12 @@ from executorch.backends.arm.vgf import VgfCompileSpec, VgfPartitioner
 from executorch.exir import EdgeCompileConfig, ExecutorchBackendConfig, to_edge_transform_and_lower
 from executorch.exir.backend.compile_spec_schema import CompileSpec
 from executorch.exir.backend.partitioner import DelegationSpec
-from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
 from bench.entry import Entry
-from bench.stock import Clock, facts
+from bench.stock import Clock, facts, quantized
 from ingot.targets.arm.lowering import finish
 from ingot.targets.arm.requirements import find_converter
+from ingot.targets.base import digest
 
 
 @dataclass(frozen=True)
@@ -40,19 +39,11 @@ def cast(entry: Entry, target: str) -> Made:
     spec, quantizer, partitioner = _objects(target)
     with clock("export"):
         module = torch.export.export(entry.model, entry.example_inputs).module(check_guards=False)
-    with clock("prepare"):
-        quantizer.set_global(get_symmetric_quantization_config())
-        prepared = prepare_pt2e(module, quantizer)
-    with clock("calibrate"), torch.no_grad():
-        for batch in entry.calibration:
-            prepared(*batch)
-    with clock("convert"):
-        converted = convert_pt2e(prepared)
-    with clock("export again"):
-        quantized = torch.export.export(converted, entry.example_inputs)
+    quantizer.set_global(get_symmetric_quantization_config())
+    program = quantized(module, quantizer, entry, clock)
     with clock("lower"):
         config = EdgeCompileConfig(_check_ir_validity=False)
-        edge = to_edge_transform_and_lower(quantized, partitioner=[partitioner(spec)], compile_config=config)
+        edge = to_edge_transform_and_lower(program, partitioner=[partitioner(spec)], compile_config=config)
     graph = edge.exported_program().graph_module
     found, digests, files = facts(graph), _digests(graph), finish(graph)  # now: emitting rewrites the graph
     with clock("emit"):
@@ -92,4 +83,4 @@ def _with_folder(spec: DelegationSpec) -> DelegationSpec:
 def _digests(graph: torch.fx.GraphModule) -> list[str]:
     calls = [n for n in graph.graph.nodes if "call_delegate" in str(n.target)]
     lowered = [getattr(graph, n.args[0].target) for n in calls]
-    return [hashlib.sha256(module.processed_bytes).hexdigest() for module in lowered]
+    return [digest(module.processed_bytes) for module in lowered]

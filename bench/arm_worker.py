@@ -5,7 +5,6 @@ Steps: build; then of each flow, stock or ingot: cast, check, cost. Each leaves 
 
 from __future__ import annotations
 
-import hashlib
 import json
 import sys
 import time
@@ -99,9 +98,10 @@ def check(target: str, folder: Path, flow: str) -> dict[str, Any]:
 
 def _executor(folder: Path, flow: str) -> Any:
     from ingot.targets.arm.reference import run_tosa
+    from ingot.targets.base import digest
 
     def run(payload: bytes, given: list[list[Any]], outputs: int) -> list[list[Any]]:
-        tosa = _tosa(folder, flow, hashlib.sha256(payload).hexdigest())
+        tosa = _tosa(folder, flow, digest(payload))
         return run_tosa(tosa.read_bytes(), given, outputs, 3600)  # the step itself has a limit
 
     return run

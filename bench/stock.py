@@ -22,8 +22,19 @@ def cast(entry: Entry) -> tuple[bytes, dict[str, Any]]:
     clock = Clock()
     with clock("export"):
         module = torch.export.export(entry.model, entry.example_inputs).module()
+    quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True))
+    program = quantized(module, quantizer, entry, clock)
+    with clock("lower"):
+        edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
+    found = facts(edge.exported_program().graph_module)  # now: emitting adds an alloc beside each op left on the host
+    with clock("emit"):
+        pte = edge.to_executorch().buffer
+    return pte, {**found, "timings": clock.seconds}
+
+
+def quantized(module: Any, quantizer: Any, entry: Entry, clock: Clock) -> torch.export.ExportedProgram:
+    """What every stock flow does with its quantizer."""
     with clock("prepare"):
-        quantizer = XNNPACKQuantizer().set_global(get_symmetric_quantization_config(is_per_channel=True))
         prepared = prepare_pt2e(module, quantizer)
     with clock("calibrate"), torch.no_grad():
         for batch in entry.calibration:
@@ -31,13 +42,7 @@ def cast(entry: Entry) -> tuple[bytes, dict[str, Any]]:
     with clock("convert"):
         converted = convert_pt2e(prepared)
     with clock("export again"):
-        quantized = torch.export.export(converted, entry.example_inputs)
-    with clock("lower"):
-        edge = to_edge_transform_and_lower(quantized, partitioner=[XnnpackPartitioner()])
-    found = facts(edge.exported_program().graph_module)  # now: emitting adds an alloc beside each op left on the host
-    with clock("emit"):
-        pte = edge.to_executorch().buffer
-    return pte, {**found, "timings": clock.seconds}
+        return torch.export.export(converted, entry.example_inputs)
 
 
 class Clock:
