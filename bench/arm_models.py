@@ -94,26 +94,23 @@ def deit_tiny() -> Entry:
 
 @model
 def mobilenet_v2() -> Entry:
-    net = torchvision_models().mobilenet_v2()
-    return zoo.classifier(net, net.classifier[-1], "torchvision at 96x96, random weights", 96)
+    return trained.in_colour("mobilenet_v2", torchvision_models().mobilenet_v2(num_classes=10), size=64, steps=250)
 
 
 @model
 def mobilenet_v3_small() -> Entry:
-    net = torchvision_models().mobilenet_v3_small()
-    return zoo.classifier(net, net.classifier[-1], "torchvision at 96x96, random weights", 96)
+    net = torchvision_models().mobilenet_v3_small(num_classes=10)
+    return trained.in_colour("mobilenet_v3_small", net, size=64, steps=400)
 
 
 @model
 def shufflenet_v2() -> Entry:
-    net = torchvision_models().shufflenet_v2_x1_0()
-    return zoo.classifier(net, net.fc, "torchvision x1.0 at 96x96, random weights", 96)
+    return trained.in_colour("shufflenet_v2", torchvision_models().shufflenet_v2_x1_0(num_classes=10), size=64, steps=300)
 
 
 @model
 def resnet18() -> Entry:
-    net = torchvision_models().resnet18()
-    return zoo.classifier(net, net.fc, "torchvision at 64x64, random weights", 64)
+    return trained.in_colour("resnet18", torchvision_models().resnet18(num_classes=10), size=64, steps=120)
 
 
 @model
@@ -140,9 +137,8 @@ def gru() -> Entry:
 
 @model
 def convnext_moves() -> Entry:
-    net = ConvNextMoves()
-    note = "three ConvNeXt blocks at 64x64: moveaxis and movedim, swapaxes, einsum"
-    return zoo.classifier(net, net.head, note, 64)
+    """Three ConvNeXt blocks: moveaxis and movedim, swapaxes, einsum."""
+    return trained.in_colour("convnext_moves", ConvNextMoves(classes=10), size=64, steps=300)
 
 
 for _build in (trained.mnist_cnn, trained.mnist_vit, trained.mnist_skip, zoo.digits_cnn):
