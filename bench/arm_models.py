@@ -14,7 +14,7 @@ from bench.packages import torchvision_models
 from bench.settle import settle, spread
 
 MODELS: dict[str, Callable[[], Entry]] = {}
-JUDGED = 8  # batches at most: the reference model takes up to a few seconds for one
+JUDGED = 24  # batches at most: the reference model takes up to a few seconds for one
 
 
 def model(build: Callable[[], Entry]) -> Callable[[], Entry]:
@@ -105,7 +105,9 @@ def mobilenet_v3_small() -> Entry:
 
 @model
 def shufflenet_v2() -> Entry:
-    return trained.in_colour("shufflenet_v2", torchvision_models().shufflenet_v2_x1_0(num_classes=10), size=64, steps=300)
+    return trained.in_colour(
+        "shufflenet_v2", torchvision_models().shufflenet_v2_x1_0(num_classes=10), size=64, steps=300
+    )
 
 
 @model

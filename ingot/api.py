@@ -17,7 +17,7 @@ from ingot.errors import ArtefactError, InputError, MismatchError, PlanError
 from ingot.legalize import legalized
 from ingot.lower import lower_graph
 from ingot.plan.model import Plan
-from ingot.plan.solve import solve
+from ingot.plan.solve import solve, solve_each
 from ingot.plan.validate import validate, with_biases
 from ingot.progress import Silent
 from ingot.qat import Training, prepare
@@ -25,6 +25,7 @@ from ingot.quantize import quantize
 from ingot.ranges import Ranges
 from ingot.recipe import Recipe, recipe_from
 from ingot.recorder import measured_again, record_module
+from ingot.rehearse import METHODS, can_rehearse, rehearsed
 from ingot.targets import Availability, available, find
 from ingot.verify import Evidence, verify_artefact
 
@@ -114,7 +115,13 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: Any = None) -
     module, state = form.program.module, form.program.state
     if not backend.float_inside:
         ranges = measured_again(module, ranges, lambda: restore_state(module, state))
-    return solve(module, ranges, backend, form.program.fingerprint, form.rewrites, settings)
+    facts = (module, ranges, backend, form.program.fingerprint, form.rewrites, settings)
+    if state or not can_rehearse(module, ranges.kept):
+        return solve(*facts)
+    methods = METHODS if settings.range == "auto" else (settings.range,)
+    plans = dict(zip(methods, solve_each(*facts, methods), strict=True))
+    with torch.no_grad():
+        return rehearsed(plans, module, ranges.kept, correct=settings.correct_biases)
 
 
 def train(program: Program, plan: Plan, *, recipe: Any = None) -> Training:

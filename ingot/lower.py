@@ -19,6 +19,7 @@ from ingot.casting import Boundary, Delegate, HostOp, TensorInfo
 from ingot.errors import IngotError, LowerError
 from ingot.graph import output_nodes, source_of
 from ingot.plan.model import Plan
+from ingot.retracing import quick
 from ingot.targets.base import Files, Target, digest
 
 
@@ -99,7 +100,7 @@ def _to_edge(exported: torch.export.ExportedProgram, target: Target) -> Any:
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
     config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=False)
-    with target.lowering():
+    with target.lowering(), quick():
         return to_edge_transform_and_lower(exported, partitioner=target.partitioners(), compile_config=config)
 
 
@@ -112,7 +113,8 @@ def _serialise(edge: Any, program: Program, target: Target) -> bytes:
     names = ["b_" + n.replace(".", "_") for n in program.state]
     passes = [InitializedMutableBufferPass(names)] if names else []
     config = ExecutorchBackendConfig(passes=passes, segment_alignment=target.alignment)
-    return bytes(edge.to_executorch(config).buffer)
+    with quick():
+        return bytes(edge.to_executorch(config).buffer)
 
 
 @contextlib.contextmanager

@@ -56,7 +56,7 @@ class Training:
             _put(module, name, learned.setdefault(id(parameter), parameter.detach().clone()))
         program = replace(self.program, module=module, reference=copy.deepcopy(module), legal_for=self.target.name)
         decisions = tuple(_learned(self.plan, module, self.scales, self.target))
-        return program, replace(self.plan, decisions=decisions, fingerprint=program.fingerprint)
+        return program, replace(self.plan, decisions=decisions, fingerprint=program.fingerprint, shifts={})
 
 
 def prepare(program: Program, plan: Plan, target: Target) -> Training:

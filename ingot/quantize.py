@@ -24,6 +24,7 @@ def quantize(module: GraphModule, plan: Plan, *, float_bias: bool) -> GraphModul
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
     work = copied(module)
+    _shift_biases(work, plan)
     plan = _round_biases(work, plan) if float_bias else _float32_biases(plan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torchao warns about its own deprecations
@@ -57,6 +58,17 @@ def _rounded(node: Node, s: Storage, before: Node) -> Node:
         dq = node.graph.call_function(ops.dequantize_per_tensor.default, (q, *numbers))
     q.meta, dq.meta = inherited_meta(node), inherited_meta(node)
     return dq
+
+
+def _shift_biases(module: GraphModule, plan: Plan) -> None:
+    by_name = {n.name: n for n in module.graph.nodes}
+    for name, shift in plan.shifts.items():
+        node = operands(by_name[name])[2]
+        bias = constant_of(node)
+        assert bias is not None  # validated
+        moved = fresh_name(module, f"{node.name}_shifted")
+        module.register_buffer(moved, bias.detach() + torch.tensor(shift, dtype=bias.dtype))
+        node.target = moved
 
 
 def _round_biases(module: GraphModule, plan: Plan) -> Plan:

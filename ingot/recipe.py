@@ -14,6 +14,7 @@ from ingot.errors import InputError, nearest
 PRECISIONS = ("int8", "int16", "float")
 WEIGHTS = ("int8", "int4")
 METHODS = ("auto", "minmax", "percentile", "mse", "entropy")
+NUMBERS = {"percentile": (50.0, 100.0), "mse": (0.0, 1000.0)}  # that a method may be given
 
 
 LIMITS = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767)}
@@ -110,8 +111,10 @@ class Scope:
 class Recipe:
     """Demands on precision, bars for verification, limits of the run; each field's default is what `cast` uses."""
 
-    # How ranges come from histograms: auto takes, class by class, the method with the least error.
+    # How ranges come from histograms. auto tries several on some of the batches and takes the one with the least noise.
     range: str = "auto"
+    # Biases take back what rounding and clipping move the mean of each channel by, as seen on some of the batches.
+    correct_biases: bool = True
     # What halving the noise at the outputs is worth, as a share of the time of the whole program. None: 5 %, except
     # that a target that is bought for its cycles spends none of them on wider integers.
     halving_noise_is_worth: float | None = None
@@ -144,16 +147,17 @@ class Recipe:
 
 
 def check_method(text: str) -> None:
-    """A method by name; a percentile may say which: `percentile:99.9`."""
+    """A method by name; some take a number: `percentile:99.9`, `mse:4` (a clipped number counts four times)."""
     name, _, number = text.partition(":")
-    if name not in METHODS or (number and name != "percentile"):
+    if name not in METHODS or (number and name not in NUMBERS):
         raise InputError(f"unknown range method '{text}'", hint=nearest(name, METHODS))
+    low, high = NUMBERS.get(name, (0.0, 0.0))
     try:
-        good = not number or 50 < float(number) <= 100
+        good = not number or low < float(number) <= high
     except ValueError:
         good = False
     if not good:
-        raise InputError(f"'{text}' is no percentile", hint="percentile:99.9")
+        raise InputError(f"'{text}' is no range method", hint=f"{name}:x with x over {low:g} and up to {high:g}")
 
 
 def recipe_from(value: Any) -> Recipe:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ingot.plan.model import Storage
-from ingot.plan.noise import Points, errors
+from ingot.plan.noise import CLIPPED, Points, errors
 from ingot.plan.qparams import storage_for
 from ingot.plan.spans import Span, with_zero
 from ingot.targets.base import Format
@@ -45,7 +45,9 @@ def _by_name(method: str, points: Points, span: Span, form: Format) -> Span:
     name, _, number = method.partition(":")
     if name == "percentile":
         return percentile(points, span, float(number or PERCENTILE))
-    return {"mse": least_error, "entropy": least_lost}[name](points, span, form)
+    if name == "mse":
+        return least_error(points, span, form, float(number or CLIPPED))
+    return least_lost(points, span, form)
 
 
 def percentile(points: Points, span: Span, percent: float) -> Span:
@@ -57,18 +59,18 @@ def percentile(points: Points, span: Span, percent: float) -> Span:
     return max(span[0], min(low, 0.0)), min(span[1], max(high, 0.0))
 
 
-def least_error(points: Points, span: Span, form: Format) -> Span:
+def least_error(points: Points, span: Span, form: Format, clipped: float = CLIPPED) -> Span:
     """The ends drawn in, one after the other, to where rounding and clipping cost least together."""
     low, high = span
     for _ in range(2):
-        high = _least([(low, high * f) for f in SHRINK], points, form)[1]
-        low = _least([(low * f, high) for f in SHRINK], points, form)[0]
+        high = _least([(low, high * f) for f in SHRINK], points, form, clipped)[1]
+        low = _least([(low * f, high) for f in SHRINK], points, form, clipped)[0]
     return low, high
 
 
-def _least(spans: list[Span], points: Points, form: Format) -> Span:
+def _least(spans: list[Span], points: Points, form: Format, clipped: float) -> Span:
     storages = [storage_for(*s, form) for s in spans]
-    return spans[int(np.argmin(errors(points, storages)))]
+    return spans[int(np.argmin(errors(points, storages, clipped)))]
 
 
 def least_lost(points: Points, span: Span, form: Format) -> Span:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -87,6 +87,7 @@ class Plan:
     rewrites: tuple[str, ...] = ()
     version: int = VERSION
     notes: tuple[str, ...] = field(default=())
+    shifts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # what the bias of an op gains, by channel
 
     @cached_property
     def by_slot(self) -> dict[Slot, Decision]:
@@ -103,9 +104,13 @@ class Plan:
         if not made and not read:
             known = {d.slot.node for d in self.decisions}
             raise PlanError(f"the plan has no value '{name}'", hint=nearest(name, known))
-        lines = [line for d in made for line in _lines(d)]
+        lines = [line for d in made for line in _lines(d)] + self._shifted(name)
         readers = [line for d in read for line in _lines(d)]
         return "\n".join(lines + ([f"read by ({len(read)}):"] + ["  " + r for r in readers] if read else []))
+
+    def _shifted(self, name: str) -> list[str]:
+        most = max(map(abs, self.shifts.get(name, ())), default=0.0)
+        return [f"    its bias moves by up to {most:.3g}: the mean error of each channel, taken back"] if most else []
 
     def diff(self, other: Plan) -> str:
         """The slots that differ, one line each; empty when the plans store everything alike."""
@@ -129,7 +134,8 @@ class Plan:
                 raise InputError(f"the plan has version {data['version']}, this Ingot reads {VERSION}")
             decisions = tuple(_decision(d) for d in data.pop("decisions"))
             lists: dict[str, Any] = {k: tuple(data.pop(k)) for k in ("rewrites", "notes")}
-            return cls(decisions=decisions, **lists, **data)
+            shifts = {name: tuple(map(float, s)) for name, s in data.pop("shifts", {}).items()}
+            return cls(decisions=decisions, shifts=shifts, **lists, **data)
         except (KeyError, TypeError, ValueError, AttributeError, struct.error) as e:
             raise InputError("this is not a plan of Ingot", why=f"{type(e).__name__}: {e}") from e
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from torch.fx import GraphModule, Node
 
@@ -37,9 +38,34 @@ def solve(
     recipe: Recipe | None = None,
 ) -> Plan:
     """What every slot of `module` is stored as on `target`."""
-    recipe, facts = recipe or Recipe(), relate(module, target, ranges)
+    recipe = recipe or Recipe()
+    return next(solve_each(module, ranges, target, fingerprint, rewrites, recipe, (recipe.range,)))
+
+
+def solve_each(
+    module: GraphModule,
+    ranges: Ranges,
+    target: Target,
+    fingerprint: str,
+    rewrites: tuple[str, ...],
+    recipe: Recipe,
+    methods: Iterable[str],
+) -> Iterator[Plan]:
+    """The plan once for each range method: the same precisions and shared scales, other ranges."""
+    work = _decided(module, ranges, target, recipe)
+    notes = (*ranges.notes, *_notes(work))
+    for method in methods:
+        one = replace(work, method=method, storages={}, because=dict(work.because), fixed=set(work.fixed))
+        for members in one.classes.groups():
+            _store(members, one)
+        yield Plan(target.name, fingerprint, tuple(decisions(one)), rewrites, notes=notes)
+
+
+def _decided(module: GraphModule, ranges: Ranges, target: Target, recipe: Recipe) -> Work:
+    """Precisions, fusions and classes of one scale."""
+    facts = relate(module, target, ranges)
     demands = demanded(facts, recipe.scopes, target)
-    work = Work(module, target, recipe, facts, demands, Noise(ranges, facts.effects, facts.tame))
+    work = Work(module, target, recipe, facts, demands, Noise(ranges, facts.effects, facts.tame), recipe.range)
     pin(work)
     stay_inside(work)
     assign(work)
@@ -52,10 +78,7 @@ def solve(
     work.classes.add(work.pins)
     refuse_conflicts(work)
     share(work)
-    for members in work.classes.groups():
-        _store(members, work)
-    notes = (*ranges.notes, *_notes(work))
-    return Plan(target.name, fingerprint, tuple(decisions(work)), rewrites, notes=notes)
+    return work
 
 
 def _fuse(work: Work) -> None:
@@ -107,7 +130,7 @@ def _method(members: list[Place], work: Work) -> str:
         raise PlanError(
             f"two range methods are asked of one scale: {', '.join(sorted(asked))}", why=f"shared by {names}"
         )
-    return asked.pop() if asked else work.recipe.range
+    return asked.pop() if asked else work.method
 
 
 def _must_fit(pinned: Place, members: list[Place], storage: Storage, work: Work) -> None:

@@ -31,6 +31,16 @@ def validate(plan: Plan, module: GraphModule, target: Target) -> None:
             raise PlanError(f"{d.slot} cannot be stored as {d.storage}", where=source_of(node), why=problem)
     for node in nodes.values():
         _carried(node, plan, target)
+    for name, shift in plan.shifts.items():
+        _shifted(name, shift, nodes)
+
+
+def _shifted(name: str, shift: tuple[float, ...], nodes: dict[str, Node]) -> None:
+    read = operands(nodes[name]) if name in nodes else ()
+    bias = constant_of(read[2]) if len(read) > 2 and weight_axis(nodes[name]) is not None else None
+    if bias is None or len(shift) != bias.numel() or not all(map(math.isfinite, shift)):
+        why = "there is no such op with a bias" if bias is None else f"it wants {bias.numel()} finite numbers"
+        raise PlanError(f"the plan moves the bias of '{name}' by {len(shift)} numbers", why=why)
 
 
 # What a number of that type can be.

@@ -30,6 +30,7 @@ class Work:
     facts: Relations
     demands: Demands
     noise: Noise
+    method: str = "auto"  # how ranges come from histograms where no scope says otherwise
     labels: dict[Node, str] = field(default_factory=dict)  # op -> the precision it runs in
     reasons: dict[Node, str] = field(default_factory=dict)  # op -> why that one
     total_noise: float = 0.0  # predicted at the outputs, as a share of the signal

@@ -6,6 +6,7 @@ import hashlib
 import math
 import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -56,6 +57,7 @@ def _experiment(node: torch.fx.Node, constant: Constant) -> Effect:
             with (
                 warnings.catch_warnings(),
                 torch.random.fork_rng(devices=[]),
+                _one_thread(),
                 torch.no_grad(),
                 _disable_current_modes(),
             ):
@@ -64,6 +66,17 @@ def _experiment(node: torch.fx.Node, constant: Constant) -> Effect:
         except Exception as e:  # whatever a kernel may raise; the next setup may suit it
             error = error or f"{type(e).__name__}: {str(e).strip().splitlines()[0] if str(e).strip() else ''}"
     return computes(f"the experiment could not be run ({error})")
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """The tensors are tiny: on a busy machine several threads would only wait for one another."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _setups(node: torch.fx.Node) -> Iterator[Setup]:

@@ -9,6 +9,7 @@ import torch
 from torch.fx import Node
 
 from ingot.graph import value_of
+from ingot.retracing import quick
 from ingot.targets.arm.backend import FORMATS, Device, compile_spec, partitioner_class
 from ingot.targets.arm.marking import is_marked, is_quantize, is_rounding, mark, op_name
 from ingot.targets.arm.question import Question, behind
@@ -49,7 +50,8 @@ def _lowered(exported: Any, asking: Any) -> Any:
 
     config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=False)
     try:
-        to_edge_transform_and_lower(exported, partitioner=[asking], compile_config=config)
+        with quick():
+            to_edge_transform_and_lower(exported, partitioner=[asking], compile_config=config)
     except _Asked:
         return asking.seen
     raise AssertionError("the partitioner was not asked")
