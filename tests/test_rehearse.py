@@ -92,7 +92,7 @@ def test_the_clearly_better_plan_is_taken_and_a_tie_goes_to_the_first():
 
 def _coarse(d):
     per_tensor = d.storage is not None and d.storage.axis is None and d.storage.dtype == "int8"
-    return replace(d, storage=replace(d.storage, scale=d.storage.scale * 8)) if per_tensor else d
+    return replace(d, storage=replace(d.storage, scale=d.storage.scale * 64)) if per_tensor else d
 
 
 def test_a_rehearsal_is_what_the_quantized_graph_computes():
