@@ -24,6 +24,7 @@ from torch.fx.passes.infra.pass_base import PassResult
 from torch.fx.traceback import NodeSource
 
 Known = dict[Any, tuple[Any, Any]]  # results, and what they were asked with: tensors are known by id, so they must live
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)
 # By which a pass takes part in re-tracing: one that overrides none only wants its fake tensors brought up to date.
 HOOKS = (
@@ -88,12 +89,16 @@ def _where_needed(whole: Any) -> Callable[..., Any]:
 
 
 def _is_done(program: ExportedProgram, table: Any) -> bool:
-    """Nothing to take apart, and nothing that writes: functionalising would leave it as it is."""
+    """Nothing to take apart, and nothing that functionalising would change."""
     return not any(n.target in table or not _is_pure(n.target) for n in program.graph.nodes if n.op == "call_function")
 
 
 def _is_pure(op: Any) -> bool:
-    return op is operator.getitem or (isinstance(op, torch._ops.OpOverload) and not op._schema.is_mutable)
+    """It writes nowhere, and is no view that is made of other views (reshape)."""
+    if not isinstance(op, torch._ops.OpOverload):
+        return op is operator.getitem
+    is_view = any(r.alias_info is not None for r in op._schema.returns)
+    return not op._schema.is_mutable and not (is_view and op.has_kernel_for_dispatch_key(COMPOSITE))
 
 
 class _NoKey(Exception):

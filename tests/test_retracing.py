@@ -1,0 +1,77 @@
+"""What is not traced again must not change what comes out: the same file, byte for byte."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+
+import ingot
+from ingot.retracing import quick
+from tests.models import CASES, case, settled
+from tests.test_arm import need
+from tests.test_arm_models import IMAGES, NETS, SEQUENCES
+
+LOWER = sys.modules["ingot.lower"]
+
+
+def both_ways(monkeypatch: pytest.MonkeyPatch, program: ingot.Program, plan: ingot.Plan) -> tuple[bytes, bytes]:
+    fast = ingot.lower(program, plan).pte
+    monkeypatch.setattr(LOWER, "quick", contextlib.nullcontext)
+    return fast, ingot.lower(program, plan).pte
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_file_for_xnnpack(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batches = case(name)
+    program = ingot.capture(model, batches[0])
+    fast, plain = both_ways(monkeypatch, program, ingot.plan(program, ingot.record(program, batches), "xnnpack"))
+    assert fast == plain
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "batches"), [("MobileNetV3", IMAGES), ("DeiT", IMAGES), ("GRU", SEQUENCES)])
+def test_the_same_file_for_an_npu(name: str, batches: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = need("ethos-u55-128")
+    torch.manual_seed(0)
+    program = ingot.capture(settled(NETS[name][0](), batches), batches[0])
+    fast, plain = both_ways(monkeypatch, program, ingot.plan(program, ingot.record(program, batches), target))
+    assert fast == plain
+
+
+def test_the_same_file_with_dynamic_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    net, batches = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), [(torch.randn(4, 8),)]
+    program = ingot.capture(net, batches[0], dynamic_shapes=({0: Dim("n", min=2, max=16)},))
+    fast, plain = both_ways(monkeypatch, program, ingot.plan(program, ingot.record(program, batches), "xnnpack"))
+    assert fast == plain
+
+
+def test_all_is_put_back() -> None:
+    from executorch.exir.pass_base import _ExportPassBase as Base
+
+    held = (torch.fx.GraphModule.recompile, torch.export.ExportedProgram.run_decompositions, Base._fx, Base.call)
+    with pytest.raises(RuntimeError, match="on the way"), quick():
+        assert Base._fx is not held[2]
+        raise RuntimeError("on the way")
+    now = (torch.fx.GraphModule.recompile, torch.export.ExportedProgram.run_decompositions, Base._fx, Base.call)
+    assert held == now
+
+
+def test_a_module_that_was_edited_inside_runs_as_edited_outside() -> None:
+    class Twice(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + x
+
+    with quick():
+        module = torch.fx.symbolic_trace(Twice())
+        add = next(n for n in module.graph.nodes if n.op == "call_function")
+        add.args = (add.args[0], 10)
+        module.recompile()
+    assert module(torch.ones(1)).item() == 11
+    assert "10" in module.code
