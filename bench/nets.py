@@ -192,3 +192,12 @@ class EfficientNetLite0(nn.Module):
             x = block(x)
         x = F.relu6(self._bn1(self._conv_head(x)))
         return self._fc(F.adaptive_avg_pool2d(x, 1).flatten(1))
+
+
+class SelfAttention(nn.Module):
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(width, heads, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(x, x, x, need_weights=False)[0]

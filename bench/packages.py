@@ -34,6 +34,15 @@ def _declare_torchvision_ops() -> None:
         del sys.modules[name]
 
 
+def timm_model(name: str) -> torch.nn.Module:
+    torchvision_models()  # timm imports it
+    try:
+        import timm
+    except ImportError as e:
+        raise Unavailable("pip install --no-deps timm; pip install pyyaml huggingface-hub safetensors") from e
+    return timm.create_model(name, pretrained=False).eval()
+
+
 def transformers() -> ModuleType:
     """transformers, which imports torchvision where it finds one: so that must import first."""
     with contextlib.suppress(Unavailable):

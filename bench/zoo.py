@@ -13,7 +13,7 @@ from torch import nn
 
 from bench import data, nets, text, trained
 from bench.entry import Entry, Inputs, Unavailable
-from bench.packages import torchvision_models
+from bench.packages import timm_model, torchvision_models
 from bench.settle import center, liveliness, settle, spread
 
 ZOO: dict[str, Callable[[], Entry]] = {}
@@ -34,7 +34,7 @@ def build(name: str) -> Entry:
 
 def load(path: Path) -> Entry:
     """An entry that another process of this bench wrote."""
-    with contextlib.suppress(Unavailable):  # then no entry holds a class of torchvision's
+    with contextlib.suppress(Unavailable):  # then no entry holds a class of torchvision's or timm's
         torchvision_models()
     return torch.load(path, weights_only=False)
 
@@ -111,6 +111,33 @@ def swin_t() -> Entry:
         if name.endswith("relative_position_bias_table"):
             nn.init.normal_(parameter, std=0.5)
     return classifier(net, net.head, "torchvision, random weights; shifted windows")
+
+
+@model
+def ghostnet() -> Entry:
+    net = timm_model("ghostnet_100")
+    return classifier(net, net.classifier, "timm, random weights; half of each layer by cheap depthwise convolutions")
+
+
+@model
+def mobilevit() -> Entry:
+    net = timm_model("mobilevit_xxs")
+    return classifier(net, net.head.fc, "timm's MobileViT-XXS, random weights; convolutions and attention over patches")
+
+
+@model
+def deit_tiny() -> Entry:
+    net = timm_model("deit_tiny_patch16_224")
+    nn.init.normal_(net.cls_token, std=0.5)
+    nn.init.normal_(net.pos_embed, std=0.3)
+    return classifier(net, net.head, "timm's DeiT-tiny, random weights")
+
+
+@model
+def attention() -> Entry:
+    batches = data.signal_batches(steps=64, features=128)
+    note = "torch's multi-head attention alone, 64 steps of 128, 4 heads"
+    return Entry(spread(nets.SelfAttention(128, 4)).eval(), batches[0], batches, note)
 
 
 @model
