@@ -21,6 +21,7 @@ from ingot import normalize
 from ingot.errors import CaptureError, InputError
 from ingot.graph import calls, constant_of, is_state, output_nodes, source_of
 from ingot.inputs import as_tuple, flat_inputs, laid_out
+from ingot.retracing import light
 from ingot.semantics import effect_of
 from ingot.semantics.weights import is_random
 
@@ -153,10 +154,12 @@ def _eval_mode(model: torch.nn.Module) -> Iterator[None]:
 def _functional(exported: ExportedProgram) -> ExportedProgram:
     """In-place code, views' aliases and no_grad regions go; conv, linear, softmax and the like stay whole."""
     try:
-        program, opened = exported.run_decompositions({}), set[Any]()
-        while hidden := {op: how for op, how in normalize.decompositions(program.graph).items() if op not in opened}:
-            program, opened = program.run_decompositions(hidden), opened | set(hidden)
-        return program
+        with light():
+            hidden = normalize.decompositions(exported.graph)
+            program, opened = exported.run_decompositions(hidden), set(hidden)
+            while hidden := {o: how for o, how in normalize.decompositions(program.graph).items() if o not in opened}:
+                program, opened = program.run_decompositions(hidden), opened | set(hidden)
+            return program
     except Exception as e:
         raise CaptureError(
             "the exported program cannot be made functional", where=user_frame(e), why=first_sentence(e)

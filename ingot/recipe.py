@@ -157,7 +157,7 @@ def check_method(text: str) -> None:
     except ValueError:
         good = False
     if not good:
-        raise InputError(f"'{text}' is no range method", hint=f"{name}:x with x over {low:g} and up to {high:g}")
+        raise InputError(f"'{text}' is no {name}", hint=f"{name}:x with x over {low:g} and up to {high:g}")
 
 
 def recipe_from(value: Any) -> Recipe:

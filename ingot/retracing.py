@@ -35,21 +35,27 @@ HOOKS = (
 
 @contextmanager
 def quick() -> Iterator[None]:
+    """For lowering."""
     from executorch.exir.pass_base import _ExportPassBase as Base
 
     known: Known = {}
-    replaced: list[tuple[Any, str, Any]] = [
-        (GraphModule, "recompile", _when_called(GraphModule.recompile)),
-        (NodeSource, "__init__", _without_ancestors),
-        (ExportedProgram, "run_decompositions", _where_needed(ExportedProgram.run_decompositions)),
-        (Base, "_fx", _remembering(known)),
-        (Base, "call", _in_place(Base.call, known)),
-        (Base.ExportInterpreter, "run_node", _run_unnamed),
-        (Base.ExportTracer, "set_metadata", _set_quickly(Base.ExportTracer.set_metadata)),
-    ]
-    with ExitStack() as stack:
-        for owner, name, new in replaced:
+    with light(), ExitStack() as stack:
+        for owner, name, new in (
+            (GraphModule, "recompile", _when_called(GraphModule.recompile)),
+            (ExportedProgram, "run_decompositions", _where_needed(ExportedProgram.run_decompositions)),
+            (Base, "_fx", _remembering(known)),
+            (Base, "call", _in_place(Base.call, known)),
+            (Base.ExportInterpreter, "run_node", _run_unnamed),
+            (Base.ExportTracer, "set_metadata", _set_quickly(Base.ExportTracer.set_metadata)),
+        ):
             stack.enter_context(patch.object(owner, name, new))
+        yield
+
+
+@contextmanager
+def light() -> Iterator[None]:
+    """For torch's own tracing, which reads the names of inputs off the code of a module: it must be there."""
+    with patch.object(NodeSource, "__init__", _without_ancestors):
         yield
 
 

@@ -15,7 +15,7 @@ Decomposition = Callable[..., Any]
 
 def decompositions(graph: Graph) -> dict[Any, Decomposition]:
     """For each op of the graph that should be opened: how."""
-    nodes = {n.target: n for n in graph.nodes if n.op == "call_function"}
+    nodes = {n.target: n for n in graph.nodes if n.op == "call_function" and not _writes(n.target)}
     movers = _core_decompositions()
     opened = {op: movers[op] for op, n in nodes.items() if op in movers and _only_moves(n)}
     return opened | {op: _decomposition(op) for op in nodes if _hides(op)}
@@ -24,6 +24,11 @@ def decompositions(graph: Graph) -> dict[Any, Decomposition]:
 def _only_moves(node: Node) -> bool:
     """t, swapaxes, split, unbind, stack, roll …: spelled with the few movers of core ATen, each is one operation."""
     return effect_of(node).kind is Kind.MOVES
+
+
+def _writes(op: Any) -> bool:
+    schema = getattr(op, "_schema", None)
+    return schema is not None and schema.is_mutable
 
 
 def _core_decompositions() -> dict[Any, Decomposition]:
