@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ingot
-from ingot.graph import calls
-from ingot.legalize import legalized, moves
+from ingot.graph import call, calls
+from ingot.legalize import Rule, for_xnnpack, legalized, moves
 from ingot.recipe import Recipe
 from ingot.targets import find
 
@@ -119,6 +120,38 @@ def test_a_rule_can_be_switched_off_by_name() -> None:
     assert not without.rewrites
     with pytest.raises(ingot.InputError, match="did you mean 'layer norm as products'"):
         legalized(program, find("xnnpack"), Recipe(without_rules=("layer norm as product",)))
+
+
+class Norms(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.LayerNorm(4), nn.Linear(4, 4), nn.LayerNorm(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.middle(self.first(x)))
+
+
+def test_the_plan_says_where_rules_were_used_and_what_they_saved() -> None:
+    program = ingot.capture(Norms(), (X3,))
+    plan = ingot.plan(program, ingot.record(program, [(X3,)]), "xnnpack")
+    lines = [r for r in plan.rewrites if r.startswith("layer norm as products")]
+    assert [line.split(" (")[1].split(":")[0] for line in lines[:2]] == ["test_legalize.py"] * 2
+    assert lines[2] == "layer norm as products: 2 ops fewer on the host, 1 cut fewer"
+
+
+def test_a_rule_that_leaves_more_to_the_host_is_dropped() -> None:
+    def worse(node):
+        if node.target is not torch.ops.aten.relu.default:
+            return None
+        return call(node, torch.ops.aten.atan.default, call(node, torch.ops.aten.tan.default, node.args[0]))
+
+    target = replace(find("xnnpack"), rules=lambda: (Rule("relu by tangents", worse), *for_xnnpack()))
+    x = torch.rand(2, 6, 4)  # where the two agree
+    program = ingot.capture(Wrap(lambda y: F.layer_norm(F.relu(y), (4,))).eval(), (x,))
+    legal = legalized(program, target, Recipe())
+    assert "relu by tangents: not used, it would leave more to the host" in legal.rewrites
+    assert "layer norm as products: 1 op fewer on the host, 1 cut fewer" in legal.rewrites
+    assert any(n.target is torch.ops.aten.relu.default for n in calls(legal.program.module))
 
 
 def test_layers_share_one_bias_from_booleans() -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
 
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from ingot.capture import Program
 from ingot.errors import CaptureError, InputError, nearest
@@ -27,12 +28,14 @@ from ingot.legalize import (
     sums,
     upsampling,
 )
+from ingot.legalize.islands import Islands, islands
 from ingot.legalize.rule import Rule
 from ingot.normalize import check_equal, settle
 from ingot.recipe import Recipe
 from ingot.targets.base import Target
 
 __all__ = ["Legal", "Rule", "for_xnnpack", "legalized"]
+Ask = Callable[[Node], Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,20 +57,57 @@ def legalized(program: Program, target: Target, recipe: Recipe) -> Legal:
     """The program rewritten for `target`; the same arguments give the same object."""
     if program.legal_for == target.name:
         return Legal(program, ())
-    return _legalized(program, target.name, recipe.without_rules, tuple(target.rules()))
+    ask = target.ability if target.answers_at_once else None
+    return _legalized(program, target.name, recipe.without_rules, tuple(target.rules()), ask)
 
 
 @lru_cache(maxsize=4)
-def _legalized(program: Program, _target: str, without: tuple[str, ...], rules: tuple[Rule, ...]) -> Legal:
+def _legalized(
+    program: Program, _target: str, without: tuple[str, ...], rules: tuple[Rule, ...], ask: Ask | None
+) -> Legal:
     for name in without:
         if name not in {r.name for r in rules}:
             raise InputError(f"no rewriting rule '{name}'", hint=nearest(name, [r.name for r in rules]))
-    module, rewrites = copied(program.module), list[str]()
+    found = _searched(program, [r for r in rules if r.name not in without], ask)
+    return Legal(replace(program, module=found.module), found.rewrites)
+
+
+@dataclass(frozen=True)
+class _State:
+    """How far the search is: the graph, what it still leaves to the host, and the rules that made it so."""
+
+    module: GraphModule
+    left: Islands
+    rewrites: tuple[str, ...] = ()
+
+
+def _searched(program: Program, rules: Sequence[Rule], ask: Ask | None) -> _State:
+    """Rule after rule. One may leave more to the host for those after it to take (attention leaves products); one that
+    nothing makes good is left out, and the search begins again without it."""
+    module = copied(program.module)
+    best = now = _State(module, _left(module, ask))
+    raised: list[Rule] = []
     for rule in rules:
-        if rule.name not in without:
-            module, used = _applied(rule, module, program)
-            rewrites += used
-    return Legal(replace(program, module=module), tuple(rewrites))
+        before, now = now, _after(rule, now, program, ask)
+        raised += [rule] if now.left > before.left else []
+        best, raised = (now, []) if now.left <= best.left else (best, raised)
+    if not raised:
+        return now
+    again = _searched(program, [r for r in rules if r is not raised[0]], ask)
+    return replace(again, rewrites=(*again.rewrites, f"{raised[0].name}: not used, it would leave more to the host"))
+
+
+def _after(rule: Rule, now: _State, program: Program, ask: Ask | None) -> _State:
+    module, places = _applied(rule, now.module, program)
+    if module is now.module:
+        return replace(now, rewrites=(*now.rewrites, *places))
+    left = _left(module, ask)
+    saved = [f"{rule.name}: {now.left.saved_by(left)}"] if ask else []
+    return _State(module, left, (*now.rewrites, *places, *saved))
+
+
+def _left(module: GraphModule, ask: Ask | None) -> Islands:
+    return islands(module, ask) if ask else Islands(0, 0)
 
 
 def _applied(rule: Rule, module: GraphModule, program: Program) -> tuple[GraphModule, list[str]]:

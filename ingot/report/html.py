@@ -53,6 +53,8 @@ def _sections(facts: text.Facts) -> Iterable[str]:
         yield _contents(number, p) if "segments" in p else _estimate(number, p)
     yield _section("Inputs", TENSOR, [_tensor(t) for t in facts["io"]["inputs"]])
     yield _section("Outputs", TENSOR, [_tensor(t) for t in facts["io"]["outputs"]])
+    rows = [[rule, "; ".join(lines[:-1]), lines[-1]] for rule, lines in text.rewritten(facts).items()]
+    yield _section("Rewritten", ("rule", "where", "saved"), rows)
     yield _section("Time", ("step", "seconds"), [[n, f"{float(s):.2f}"] for n, s in facts["timings"].items()])
     yield _section("Notes", ("note",), [[n] for n in facts["notes"]])
 

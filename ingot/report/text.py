@@ -24,6 +24,7 @@ def as_data(casting: Casting) -> Facts:
         "io": asdict(casting.io),
         "check": None if casting.check is None else check_data(casting.check),
         "performance": [p.to_dict() for p in casting.performance],
+        "rewrites": list(casting.plan.rewrites),
         "timings": dict(casting.timings),
         "notes": list(casting.notes),
     }
@@ -54,8 +55,8 @@ def plain(thing: Any) -> Any:
 def summary(casting: Casting) -> str:
     """The verdict first, then what stands behind it."""
     facts = as_data(casting)
-    parts = (_delegates(facts), _host_ops(facts), outputs(facts), estimates(facts), _timings(facts), _notes(facts))
-    return "\n".join([verdict(facts), *(line for part in parts for line in part)])
+    parts = (_delegates, _host_ops, outputs, estimates, _rewrites, _timings, _notes)
+    return "\n".join([verdict(facts), *(line for part in parts for line in part(facts))])
 
 
 def verdict(facts: Facts) -> str:
@@ -118,6 +119,24 @@ def comparison(output: Facts) -> str:
     near, own, worst = (decibel(output[k]) for k in ("sqnr_db", "faithful_db", "worst_channel_db"))
     largest = f"largest error {float(output['max_abs_error']):.3g}"
     return f"{near} to the float model (worst channel {worst}), {own} to its own quantized graph, {largest}"
+
+
+def rewritten(facts: Facts) -> dict[str, list[str]]:
+    """The lines of each rule: where it was used, and at last what that saved or why it was not."""
+    found: dict[str, list[str]] = {}
+    for line in facts["rewrites"]:
+        rule, _, what = line.partition(": ")
+        found.setdefault(rule, []).append(what)
+    return found
+
+
+def _rewrites(facts: Facts) -> Iterator[str]:
+    for rule, lines in rewritten(facts).items():
+        yield (
+            f"rewritten: {rule}, {count(len(lines) - 1, 'place')}: {lines[-1]}"
+            if len(lines) > 1
+            else f"{rule}: {lines[0]}"
+        )
 
 
 def _timings(facts: Facts) -> Iterator[str]:

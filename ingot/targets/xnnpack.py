@@ -224,6 +224,7 @@ XNNPACK = Target(
     run=run,
     executed_on=lambda: "ExecuTorch runtime, XNNPACK delegate, in a child process",
     prices=Prices({"int8": 1.0, "float": 3.0}),
+    answers_at_once=True,
     alignment=64,  # a cache line: weights are packed anew when they are loaded
     hints=HINTS,
 )
