@@ -7,6 +7,10 @@ import os
 import warnings
 
 import pytest
+
+# Two workers with two threads each on two cores wait for one another most of the time; children inherit this.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import torch
 
 
