@@ -1,4 +1,4 @@
-"""Lowering without doing the same thing dozens of times; what comes out is the same program, byte for byte.
+"""Lowering without doing the same thing dozens of times; what comes out is the same program.
 
 ExecuTorch's passes each run the whole graph again on fake tensors and write a new graph. Nearly all of it is what the
 pass before has just done: the same op on the very same fake tensors. Here such a result is looked up, provenance that
@@ -8,7 +8,6 @@ left out. There are no hooks for any of it, so methods are replaced for the time
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -23,8 +22,9 @@ from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.passes.infra.pass_base import PassResult
 from torch.fx.traceback import NodeSource
 
+from ingot.opening import opened
+
 Known = dict[Any, tuple[Any, Any]]  # results, and what they were asked with: tensors are known by id, so they must live
-COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)
 # By which a pass takes part in re-tracing: one that overrides none only wants its fake tensors brought up to date.
 HOOKS = (
@@ -86,25 +86,13 @@ def _without_ancestors(self: NodeSource, node: Any, pass_name: str = "", action:
 
 
 def _where_needed(whole: Any) -> Callable[..., Any]:
+    """Only the ops that are taken apart are traced, each by itself; a graph with none is left as it is."""
+
     def run_decompositions(self: ExportedProgram, decomp_table: Any = None, *args: Any, **kwargs: Any) -> Any:
-        if decomp_table is None or args or kwargs or not _is_done(self, decomp_table):
-            return whole(self, decomp_table, *args, **kwargs)
-        return self
+        given = decomp_table is not None and not args and not kwargs
+        return self if given and opened(self, decomp_table) else whole(self, decomp_table, *args, **kwargs)
 
     return run_decompositions
-
-
-def _is_done(program: ExportedProgram, table: Any) -> bool:
-    """Nothing to take apart, and nothing that functionalising would change."""
-    return not any(n.target in table or not _is_pure(n.target) for n in program.graph.nodes if n.op == "call_function")
-
-
-def _is_pure(op: Any) -> bool:
-    """It writes nowhere, and is no view that is made of other views (reshape)."""
-    if not isinstance(op, torch._ops.OpOverload):
-        return op is operator.getitem
-    is_view = any(r.alias_info is not None for r in op._schema.returns)
-    return not op._schema.is_mutable and not (is_view and op.has_kernel_for_dispatch_key(COMPOSITE))
 
 
 class _NoKey(Exception):

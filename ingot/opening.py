@@ -1,0 +1,88 @@
+"""Ops of an exported program taken apart one by one, where a decomposition would trace the whole program anew."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import Graph, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+
+
+def opened(program: ExportedProgram, table: Any) -> bool:
+    """Take every op of `table` apart, in place. False, and nothing done, where that is not enough."""
+    ops = [n for n in program.graph.nodes if n.op == "call_function"]
+    if not all(_is_pure(n.target) and _has_sizes(n) for n in ops):
+        return False
+    todo = [n for n in ops if n.target in table]
+    parts = [(n, graph) for n in todo if (graph := _traced(n, table)) is not None]
+    if len(parts) < len(todo):
+        return False
+    for node, graph in parts:
+        _inline(node, graph)
+    if parts:
+        program.graph_module.recompile()
+    return True
+
+
+def _is_pure(op: Any) -> bool:
+    """It writes nowhere, and is no view that is made of other views (reshape): nothing for functionalising to do."""
+    if not isinstance(op, torch._ops.OpOverload):
+        return op is operator.getitem
+    is_view = any(r.alias_info is not None for r in op._schema.returns)
+    return not op._schema.is_mutable and not (is_view and op.has_kernel_for_dispatch_key(COMPOSITE))
+
+
+def _has_sizes(node: Node) -> bool:
+    """All in numbers: symbols are left to torch, which knows what it must assume of them."""
+    values = torch.utils._pytree.tree_leaves(node.meta.get("val"))
+    return all(isinstance(v, torch.Tensor) and all(isinstance(d, int) for d in v.shape) for v in values)
+
+
+def _traced(node: Node, table: Any) -> Graph | None:
+    sources = list(dict.fromkeys(node.all_input_nodes))
+    values = [n.meta["val"] for n in sources]
+    target: Any = node.target
+
+    def alone(*given: Any) -> Any:
+        known = dict(zip(sources, given, strict=True))
+        return target(*torch.fx.map_arg(node.args, known.get), **torch.fx.map_arg(node.kwargs, known.get))
+
+    with torch.no_grad(), _mode(values):
+        graph = make_fx(alone, decomposition_table=table)(*values).graph
+    plain = all(n.op in ("placeholder", "call_function", "output") for n in graph.nodes)
+    return graph if plain and all(_is_pure(n.target) for n in graph.nodes if n.op == "call_function") else None
+
+
+def _mode(values: list[Any]) -> Any:
+    return next(v.fake_mode for v in torch.utils._pytree.tree_leaves(values) if hasattr(v, "fake_mode"))
+
+
+def _inline(node: Node, graph: Graph) -> None:
+    """The parts in place of the op, with what is known of it: whose line it is, what it was marked as."""
+    known = dict(
+        zip((n for n in graph.nodes if n.op == "placeholder"), dict.fromkeys(node.all_input_nodes), strict=True)
+    )
+    kept = {k: v for k, v in node.meta.items() if k not in ("val", "tensor_meta")}
+    with node.graph.inserting_before(node):
+        for part in (n for n in graph.nodes if n.op == "call_function"):
+            known[part] = node.graph.node_copy(part, known.__getitem__)
+            known[part].meta = {**kept, "val": part.meta["val"]}
+    _replace(
+        node, torch.fx.map_arg(next(n for n in reversed(graph.nodes) if n.op == "output").args[0], known.__getitem__)
+    )
+
+
+def _replace(node: Node, result: Any) -> None:
+    """With what the parts give; an op with several results is read item by item."""
+    if isinstance(result, Node):
+        node.replace_all_uses_with(result)
+    else:
+        for item in list(node.users):
+            item.replace_all_uses_with(result[item.args[1]])
+            node.graph.erase_node(item)
+    node.graph.erase_node(node)
