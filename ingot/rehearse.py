@@ -25,7 +25,7 @@ from ingot.semantics.weights import is_random, weight_axis
 
 METHODS = ("auto", "mse:4", "minmax", "entropy")
 MOST, LEAST, BUDGET = 32, 4, 40_000_000  # batches to run: as many as make so many numbers
-WORTHWHILE = 0.8  # of the noise, a decibel: what looks better by less on batches that were also measured is chance
+WORTHWHILE = 0.95  # of the noise, a quarter of a decibel: what looks better by less is chance
 
 Batch = tuple[Any, ...]
 Means = dict[str, Tensor]  # of each op with a bias: samples x channels
