@@ -118,6 +118,8 @@ class Recipe:
     # What halving the noise at the outputs is worth, as a share of the time of the whole program. None: 5 %, except
     # that a target that is bought for its cycles spends none of them on wider integers.
     halving_noise_is_worth: float | None = None
+    # Decibels that narrower weights (int4, on targets that have them) may cost; the planner chooses where.
+    narrow_weights_may_cost_db: float = 0.0
     # Demands on parts of the model; of two that meet at an op the one that names fewer things wins.
     scopes: tuple[Scope, ...] = ()
     # How the program takes its inputs and gives its outputs, by name or position; the others stay float.
@@ -141,6 +143,8 @@ class Recipe:
             raise InputError("verify_batches must be at least 1", why="an artefact that was not run is not handed over")
         if self.halving_noise_is_worth is not None and not 0 <= self.halving_noise_is_worth < float("inf"):
             raise InputError("halving_noise_is_worth is a share of time: 0 or more, and finite")
+        if not 0 <= self.narrow_weights_may_cost_db <= 40:
+            raise InputError("narrow_weights_may_cost_db is 0 … 40")
         for name in ("scopes", "inputs", "outputs", "options"):  # so that python may give plain dicts and lists
             object.__setattr__(self, name, _typed(name, getattr(self, name)))
         check_method(self.range)

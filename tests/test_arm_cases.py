@@ -249,6 +249,29 @@ def test_weights_of_four_bits(name: str) -> None:
     assert 10 <= narrow.check.outputs[0].sqnr_db < whole.check.outputs[0].sqnr_db
 
 
+@pytest.mark.parametrize("name", ["vgf", "ethos-u85-256"])
+def test_the_planner_chooses_where_four_bits_cost_least(name: str) -> None:
+    plain = cast(Regions(), need(name))
+    narrow = cast(Regions(), name, recipe={"narrow_weights_may_cost_db": 14})
+    assert_whole(narrow)
+    four = [d.slot.node for d in narrow.plan if d.storage is not None and d.storage.qmax == 7]
+    eight = [
+        d.slot.node for d in narrow.plan if d.slot.operand == 1 and d.storage is not None and d.storage.qmax == 127
+    ]
+    assert four
+    assert eight  # not everywhere: it would cost more
+    assert "adds little noise for its bytes" in narrow.plan.why(four[0])
+    assert f"{len(four)} ops have narrower weights" in narrow.notes
+    assert len(narrow.pte) < len(plain.pte)
+    lost = plain.check.outputs[0].sqnr_db - narrow.check.outputs[0].sqnr_db
+    assert 0 < lost < 18  # 14 were allowed, by a first-order estimate; three layers have none to spare
+
+
+def test_a_target_without_narrow_weights_says_so() -> None:
+    casting = cast(Regions(), "xnnpack", recipe={"narrow_weights_may_cost_db": 6})
+    assert any("has no narrower weights" in note for note in casting.notes)
+
+
 def test_weights_of_four_bits_go_with_int8_only() -> None:
     scope = {"path": "grid", "weights": "int4", "precision": "int16"}
     with pytest.raises(ingot.IngotError, match="multiplied with int8 only"):

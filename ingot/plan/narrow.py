@@ -1,6 +1,6 @@
-"""Narrower weights (int4) where a recipe asks for them.
+"""Narrower weights (int4): where a recipe asks for them, and where they are cheapest if it says what they may cost.
 
-Never unasked: beside boxes in pixels the noise of scores is nothing, and with four bits 22 dB were left of them.
+Never for nothing: beside boxes in pixels the noise of scores is nothing, and with four bits 22 dB were left of them.
 """
 
 from __future__ import annotations
@@ -8,8 +8,11 @@ from __future__ import annotations
 from torch.fx import Node
 
 from ingot.errors import PlanError
-from ingot.graph import source_of
+from ingot.graph import constant_of, source_of
+from ingot.plan.noise import elements
+from ingot.plan.qparams import storage_for_weight
 from ingot.plan.work import Work
+from ingot.semantics import operands
 from ingot.semantics.weights import weight_axis
 from ingot.targets.base import Format
 
@@ -18,10 +21,14 @@ FITS = {"int4": "int8"}  # TOSA's rows of legal operands: int16 goes with int8 w
 
 def narrow(work: Work) -> None:
     """Fill in work.weights, the ops whose weights are stored in another form than the target's usual one."""
-    for node in [n for n in work.labels if work.is_integer(n) and weight_axis(n) is not None]:
+    weighted = [n for n in work.labels if work.is_integer(n) and weight_axis(n) is not None]
+    for node in weighted:
         scope = work.demands.weights.get(node)
         if scope is not None and scope.weights in work.target.narrow_weights:
             work.weights[node] = _asked(node, str(scope.weights), work)
+    for name, form in work.target.narrow_weights.items():
+        free = [n for n in weighted if work.labels[n] == FITS[name] and n not in work.demands.weights]
+        _cheapest(free, form, work)
 
 
 def _asked(node: Node, wish: str, work: Work) -> Format:
@@ -33,3 +40,20 @@ def _asked(node: Node, wish: str, work: Work) -> Format:
             hint=f"ask for precision {FITS[wish]} there too",
         )
     return work.target.narrow_weights[wish]
+
+
+def _cheapest(free: list[Node], form: Format, work: Work) -> None:
+    """Those that save most bytes for the noise they add, as long as all of it together stays in the budget."""
+    room = work.total_noise * (10 ** (work.recipe.narrow_weights_may_cost_db / 10) - 1)
+    added = {n: _noise(n, form, work) - _noise(n, work.target.weight, work) for n in free} if room > 0 else {}
+    for node in sorted(added, key=lambda n: added[n] / elements(operands(n)[1])):
+        if added[node] <= room:
+            room -= max(added[node], 0.0)
+            work.weights[node] = form
+            work.total_noise += added[node]
+
+
+def _noise(node: Node, form: Format, work: Work) -> float:
+    weight = constant_of(operands(node)[1])
+    assert weight is not None  # relations offers integers only with a static weight
+    return work.noise.of_weight(node, weight, storage_for_weight(weight, form, work.target.weight_axis(node)))

@@ -105,7 +105,8 @@ def _weights(node: Node, work: Work) -> Iterator[Decision]:
     x, bias = _input_storage(node, work), constant_of(operands(node)[2]) if len(operands(node)) > 2 else None
     form = work.weight_form(node)
     storage = storage_for_weight(weight, form, work.target.weight_axis(node), finest_for(bias, x))
-    rule = "weight: symmetric, from its own numbers" + ("; narrow as the recipe asks" if node in work.weights else "")
+    asked = "as the recipe asks" if node in work.demands.weights else "for it adds little noise for its bytes"
+    rule = "weight: symmetric, from its own numbers" + (f"; narrow {asked}" if node in work.weights else "")
     yield _decision((node, 1), storage, rule, work, ())
     if bias is not None:
         rule = "bias: int32 at input scale times weight scale"

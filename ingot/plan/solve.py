@@ -149,10 +149,19 @@ def _must_fit(pinned: Place, members: list[Place], storage: Storage, work: Work)
 def _notes(work: Work) -> Iterator[str]:
     if work.total_noise > SILENCE and any(map(work.is_integer, work.labels)):
         yield f"predicted SQNR of the outputs: {-10 * math.log10(work.total_noise):.1f} dB"
+    yield from _narrowed(work)
     yield from _left_in_float(work)
     yield from _clipped(work)
     for value, span in work.facts.tame.items():
         yield f"{value.name} holds a mask's fills, which have no vote: its range is {span[0]:.4g} … {span[1]:.4g}"
+
+
+def _narrowed(work: Work) -> Iterator[str]:
+    """What came of the wish for narrower weights."""
+    if work.recipe.narrow_weights_may_cost_db and not work.target.narrow_weights:
+        yield f"{work.target.name} has no narrower weights: narrow_weights_may_cost_db does nothing here"
+    elif work.recipe.narrow_weights_may_cost_db:
+        yield f"{len(work.weights)} ops have narrower weights"
 
 
 def _clipped(work: Work) -> Iterator[str]:
