@@ -249,7 +249,7 @@ def test_weights_of_four_bits(name: str) -> None:
     assert 10 <= narrow.check.outputs[0].sqnr_db < whole.check.outputs[0].sqnr_db
 
 
-@pytest.mark.parametrize("name", ["vgf", "ethos-u85-256"])
+@pytest.mark.parametrize("name", ["ethos-u55-128", "ethos-u85-256"])
 def test_the_planner_chooses_where_four_bits_cost_least(name: str) -> None:
     plain = cast(Regions(), need(name))
     narrow = cast(Regions(), name, recipe={"narrow_weights_may_cost_db": 14})
@@ -267,9 +267,11 @@ def test_the_planner_chooses_where_four_bits_cost_least(name: str) -> None:
     assert 0 < lost < 18  # 14 were allowed, by a first-order estimate; three layers have none to spare
 
 
-def test_a_target_without_narrow_weights_says_so() -> None:
-    casting = cast(Regions(), "xnnpack", recipe={"narrow_weights_may_cost_db": 6})
-    assert any("has no narrower weights" in note for note in casting.notes)
+@pytest.mark.parametrize(("name", "says"), [("xnnpack", "has no narrower weights"), ("vgf", "in whole bytes")])
+def test_where_narrow_weights_save_nothing_the_wish_is_answered(name: str, says: str) -> None:
+    casting = cast(Regions(), name if name == "xnnpack" else need(name), recipe={"narrow_weights_may_cost_db": 20})
+    assert any(says in note for note in casting.notes)
+    assert not any(d.storage is not None and d.storage.qmax == 7 for d in casting.plan)
 
 
 def test_weights_of_four_bits_go_with_int8_only() -> None:

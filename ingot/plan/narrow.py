@@ -26,7 +26,7 @@ def narrow(work: Work) -> None:
         scope = work.demands.weights.get(node)
         if scope is not None and scope.weights in work.target.narrow_weights:
             work.weights[node] = _asked(node, str(scope.weights), work)
-    for name, form in work.target.narrow_weights.items():
+    for name, form in work.target.narrow_weights.items() if work.target.narrow_saves else ():
         free = [n for n in weighted if work.labels[n] == FITS[name] and n not in work.demands.weights]
         _cheapest(free, form, work)
 

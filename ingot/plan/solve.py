@@ -158,9 +158,13 @@ def _notes(work: Work) -> Iterator[str]:
 
 def _narrowed(work: Work) -> Iterator[str]:
     """What came of the wish for narrower weights."""
-    if work.recipe.narrow_weights_may_cost_db and not work.target.narrow_weights:
+    if not work.recipe.narrow_weights_may_cost_db:
+        return
+    if not work.target.narrow_weights:
         yield f"{work.target.name} has no narrower weights: narrow_weights_may_cost_db does nothing here"
-    elif work.recipe.narrow_weights_may_cost_db:
+    elif not work.target.narrow_saves:
+        yield f"{work.target.name} keeps narrower weights in whole bytes: narrow_weights_may_cost_db does nothing here"
+    else:
         yield f"{len(work.weights)} ops have narrower weights"
 
 

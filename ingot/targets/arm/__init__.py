@@ -43,6 +43,7 @@ def _target(device: Device) -> Target:
         formats=FORMATS,
         weight=WEIGHT,
         narrow_weights={"int4": INT4},
+        narrow_saves=not gpu,  # the converter writes a byte for each
         ability=partial(ability, device),
         fuses=fuses,
         rescales=lambda node: False,  # TOSA moves numbers untouched: a rescale is an op of its own
