@@ -144,11 +144,39 @@ def split_and_multiplied(y: torch.Tensor) -> torch.Tensor:
     return torch.bmm(a.unsqueeze(0), b.transpose(0, 1).unsqueeze(0))
 
 
+def windows(y: torch.Tensor) -> torch.Tensor:
+    """Swin's shift and its windows of four by four, and back."""
+    b, c, h, w = y.shape
+    y = torch.roll(y.permute(0, 2, 3, 1), (-2, -2), (1, 2)).view(b, h // 4, 4, w // 4, 4, c)
+    y = y.permute(0, 1, 3, 2, 4, 5).reshape(-1, 16, c) * 2
+    return y.view(b, h // 4, w // 4, 4, 4, c).permute(0, 1, 3, 2, 4, 5).reshape(b, h, w, c)
+
+
+def biased_attention(y: torch.Tensor) -> torch.Tensor:
+    """Swin's attention with a bias looked up by relative position, and the mask of a shifted window."""
+    tokens = y.flatten(2).transpose(1, 2)[:, :16] * 0.3
+    table, places = torch.linspace(-1, 1, 31), torch.arange(16)[:, None] - torch.arange(16)[None] + 15
+    mask = torch.zeros(16, 16).masked_fill(torch.arange(16)[:, None] // 8 != torch.arange(16)[None] // 8, -100.0)
+    weights = (tokens @ tokens.transpose(1, 2) + table[places] + mask).softmax(-1)
+    return weights @ tokens
+
+
+def merged(y: torch.Tensor) -> torch.Tensor:
+    """Swin's patch merging: every second row and column, four times, side by side."""
+    return torch.cat([y[:, :, i::2, j::2] for j in (0, 1) for i in (0, 1)], 1) * 2
+
+
 TRAPS = {
     "slice assignment": assigned,
     "roll": lambda y: torch.roll(y, (3, -2), (2, 3)) * 2,
     "flip": lambda y: y.flip(-1) + y,
     "split and bmm": split_and_multiplied,
+    "gather by constants": lambda y: y.gather(3, torch.tensor([3, 0, 2]).expand(1, 8, y.shape[2], 3)) * 2,
+    "indices by constants": lambda y: y[:, :, [5, 1, 1, 4]] * 2,
+    "local response norm": lambda y: F.local_response_norm(y, 3),
+    "shifted windows": windows,
+    "attention with a relative bias": biased_attention,
+    "patch merging": merged,
     "sibling transposes": lambda y: y.transpose(2, 3) + y.transpose(1, 3).transpose(1, 3) * 2,
 }
 

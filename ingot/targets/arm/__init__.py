@@ -50,7 +50,7 @@ def _target(device: Device) -> Target:
         float_inside=gpu and "FP" in device.numbers,
         float_bias=False,
         weight_axis=weight_axis,
-        rules=lambda: (Selections(device), Decompositions(device), Masks(device)),
+        rules=partial(_rules, device),
         partitioners=partial(partitioners, device),
         run=partial(run, device),
         executed_on=partial(executed_on, device),
@@ -64,6 +64,12 @@ def _target(device: Device) -> Target:
         lowering=repaired,
         finish=finish,
     )
+
+
+def _rules(device: Device) -> tuple[Any, ...]:
+    from ingot.legalize import depth_pool
+
+    return (depth_pool.RULE, Selections(device), Decompositions(device), Masks(device))
 
 
 def _description(device: Device) -> str:
