@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -36,6 +37,10 @@ class Boundary:
 
     inputs: tuple[TensorInfo, ...]
     outputs: tuple[TensorInfo, ...]
+
+    def to_json(self) -> str:
+        """For the application: how to store what it gives, and how to read what it gets."""
+        return json.dumps(asdict(self), indent=1)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import json
 import subprocess
 import sys
 
@@ -36,6 +37,13 @@ def test_data() -> None:
     assert callable(Casting.report)
     for method in ("why", "diff", "to_json", "from_json"):
         assert callable(getattr(ingot.Plan, method))
+
+
+def test_the_boundary_as_json() -> None:
+    x = TensorInfo("x", "int8", (1, "n"), "channels_last", 1 / 127, 0, -127, 127)
+    data = json.loads(Boundary((x,), (TensorInfo("y", "float32", (1,)),)).to_json())
+    assert TensorInfo(**{**data["inputs"][0], "shape": tuple(data["inputs"][0]["shape"])}) == x
+    assert data["outputs"][0]["scale"] is None
 
 
 def test_all_errors_are_ingots() -> None:
