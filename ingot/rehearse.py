@@ -174,6 +174,8 @@ class _Rounded(Interpreter):
 
 
 def rounded(x: Tensor, s: Storage) -> Tensor:
+    if x.dtype is not torch.float32:
+        return rounded(x.float(), s).to(x.dtype)
     if s.axis is None:
         return torch.fake_quantize_per_tensor_affine(x, s.scale, s.zero_point, s.qmin, s.qmax)  # type: ignore[arg-type]
     scale, zero = torch.tensor(s.scale), torch.tensor(s.zero_point, dtype=torch.int32)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from threading import RLock
 from typing import Any
 from unittest.mock import patch
 
@@ -24,6 +25,7 @@ from torch.fx.traceback import NodeSource
 
 from ingot.opening import opened
 
+ALONE = RLock()  # what is replaced is the same for all threads: they take turns
 Known = dict[Any, tuple[Any, Any]]  # results, and what they were asked with: tensors are known by id, so they must live
 PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)
 # By which a pass takes part in re-tracing: one that overrides none only wants its fake tensors brought up to date.
@@ -39,7 +41,7 @@ def quick() -> Iterator[None]:
     from executorch.exir.pass_base import _ExportPassBase as Base
 
     known: Known = {}
-    with light(), ExitStack() as stack:
+    with ALONE, light(), ExitStack() as stack:
         for owner, name, new in (
             (GraphModule, "recompile", _when_called(GraphModule.recompile)),
             (ExportedProgram, "run_decompositions", _where_needed(ExportedProgram.run_decompositions)),
@@ -55,7 +57,7 @@ def quick() -> Iterator[None]:
 @contextmanager
 def light() -> Iterator[None]:
     """For torch's own tracing, which reads the names of inputs off the code of a module: it must be there."""
-    with patch.object(NodeSource, "__init__", _without_ancestors):
+    with ALONE, patch.object(NodeSource, "__init__", _without_ancestors):
         yield
 
 
