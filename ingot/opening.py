@@ -52,7 +52,7 @@ def _traced(node: Node, table: Any) -> Graph | None:
         known = dict(zip(sources, given, strict=True))
         return target(*torch.fx.map_arg(node.args, known.get), **torch.fx.map_arg(node.kwargs, known.get))
 
-    with torch.no_grad(), _mode(values):
+    with torch.no_grad(), _mode([values, node.meta["val"]]):
         graph = make_fx(alone, decomposition_table=table)(*values).graph
     plain = all(n.op in ("placeholder", "call_function", "output") for n in graph.nodes)
     return graph if plain and all(_is_pure(n.target) for n in graph.nodes if n.op == "call_function") else None

@@ -122,6 +122,28 @@ def test_a_region_of_another_precision_is_inside(name: str, precision: str) -> N
     assert stored(casting.plan)["conv2d_2"] == "int8"
 
 
+class Scaled(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.conv(x)) * 0.25)
+
+
+@pytest.mark.parametrize("precision", ["float", "int8"])
+def test_a_factor_after_a_convolution_leaves_the_users_weights_alone(precision: str) -> None:
+    """Stock writes the factor into the tensors of the model that it was given."""
+    torch.manual_seed(0)
+    net = Scaled().eval()
+    before = {name: t.clone() for name, t in net.state_dict().items()}
+    scopes = [{"path": "conv", "precision": precision}, {"op": "mul", "precision": precision}]
+    casting = ingot.cast(net, BATCHES[0], target=need("vgf"), calibration=BATCHES, recipe={"scopes": scopes})
+    assert_whole(casting, 60)
+    assert casting.check.outputs[0].sqnr_db > 30
+    assert all(torch.equal(t, before[name]) for name, t in net.state_dict().items())
+
+
 class Traps(nn.Module):
     """Slice assignment, roll, flip, split and bmm, two transposes of one value."""
 

@@ -17,7 +17,7 @@ from ingot.normalize.hidden import decompositions
 from ingot.normalize.identities import remove_identities, views_as_reshapes
 from ingot.normalize.movers import plain_movement
 
-__all__ = ["PASSES", "Pass", "PassRecord", "check_equal", "decompositions", "run", "settle"]
+__all__ = ["PASSES", "Pass", "PassRecord", "check_same", "decompositions", "outputs", "run", "settle"]
 
 
 @dataclass(frozen=True)
@@ -67,14 +67,14 @@ FAITHFUL_DB = 80.0
 
 def run(module: GraphModule, example_inputs: tuple[torch.Tensor, ...]) -> tuple[PassRecord, ...]:
     """Run every pass on `module` in place."""
-    before = _outputs(module, example_inputs)
+    before = outputs(module, example_inputs)
     records = []
     for each in PASSES:
         start = time.perf_counter()
         changed = each.run(module)
         if changed:
             settle(module)
-            _compare(each.name, before, _outputs(module, example_inputs))
+            check_same(each.name, before, outputs(module, example_inputs))
         records.append(PassRecord(each.name, changed, time.perf_counter() - start))
     return tuple(records)
 
@@ -85,7 +85,7 @@ def settle(module: GraphModule) -> None:
     module.recompile()
 
 
-def _outputs(module: GraphModule, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+def outputs(module: GraphModule, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
     """One run whose writes to buffers are undone."""
     state = {k: v.clone() for k, v in module.named_buffers() if _written(module, k)}
     with torch.no_grad():
@@ -100,12 +100,8 @@ def _written(module: GraphModule, name: str) -> bool:
     return any(getattr(n.args[0], "target", None) == name for n in copies)
 
 
-def check_equal(name: str, before: GraphModule, after: GraphModule, inputs: tuple[torch.Tensor, ...]) -> None:
+def check_same(name: str, before: list[torch.Tensor], after: list[torch.Tensor]) -> None:
     """Refuse a rewrite that moved the numbers."""
-    _compare(name, _outputs(before, inputs), _outputs(after, inputs))
-
-
-def _compare(name: str, before: list[torch.Tensor], after: list[torch.Tensor]) -> None:
     for i, (b, a) in enumerate(zip(before, after, strict=True)):
         if not _same(b, a):
             raise CaptureError(

@@ -11,6 +11,7 @@ from torch.fx import GraphModule, Node
 from ingot.graph import constant_of, fake_like, source_of, value_name
 from ingot.semantics import operands
 from ingot.targets.arm.backend import Device, compile_spec
+from ingot.targets.arm.repairs import repaired
 
 
 @dataclass(frozen=True)
@@ -37,7 +38,8 @@ class Decompositions:
 def decomposed(device: Device, module: GraphModule) -> GraphModule:
     from executorch.backends.arm._passes.arm_pass_manager import ArmPassManager
 
-    return ArmPassManager(compile_spec(device)).transform_for_annotation_pipeline(module)
+    with repaired():
+        return ArmPassManager(compile_spec(device)).transform_for_annotation_pipeline(module)
 
 
 def _survives(node: Node, many: int, made: GraphModule) -> bool:
