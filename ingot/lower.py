@@ -17,7 +17,7 @@ from ingot.boundary import described, encode, exposed, input_storages, output_st
 from ingot.capture import Program, first_sentence, restore_state
 from ingot.casting import Boundary, Delegate, HostOp, TensorInfo
 from ingot.errors import IngotError, LowerError
-from ingot.graph import call, has_symbols, output_nodes, source_of, value_of
+from ingot.graph import has_symbols, output_nodes, source_of, value_of
 from ingot.plan.model import Plan
 from ingot.retracing import quick
 from ingot.targets.base import Files, Target, digest
@@ -90,18 +90,15 @@ def _export(program: Program, quantized: GraphModule, plan: Plan) -> torch.expor
 
 
 def _views(exported: torch.export.ExportedProgram) -> None:
-    """A reshape is a view, or a view of a copy: said here, so that nothing has to be traced to find out."""
+    """A reshape that is a view is called one, so that nothing has to be traced to find out.
+
+    Where the numbers lie otherwise it stays: as a copy and a view, one of them would stand between the roundings alone.
+    """
     aten = torch.ops.aten
     for node in [n for n in exported.graph.nodes if n.target is aten.reshape.default]:
-        x = node.args[0]
-        if has_symbols(value_of(x).shape) or has_symbols(value_of(node).shape):
-            continue
-        node.target = aten.view.default
-        if not _can_view(value_of(x), value_of(node).shape):
-            copy = call(node, aten.clone.default, x, like=node)
-            copy.kwargs = {"memory_format": torch.contiguous_format}
-            copy.meta = {**node.meta, "val": value_of(x).contiguous()}
-            node.args = (copy, *node.args[1:])
+        x, shape = value_of(node.args[0]), value_of(node).shape
+        if not has_symbols(x.shape) and not has_symbols(shape) and _can_view(x, shape):
+            node.target = aten.view.default
     exported.graph_module.recompile()
 
 
