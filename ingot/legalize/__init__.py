@@ -108,8 +108,8 @@ def _after(rule: Rule, now: _State, inputs: Inputs, wanted: list[torch.Tensor], 
     if module is now.module:
         return replace(now, rewrites=(*now.rewrites, *places))
     left = _left(module, ask)
-    saved = [f"{rule.name}: {now.left.saved_by(left)}"] if ask else []
-    return _State(module, left, (*now.rewrites, *places, *saved))
+    saved = now.left.saved_by(left) if ask else "not weighed, asking this target takes too long"
+    return _State(module, left, (*now.rewrites, *places, f"{rule.name}: {saved}"))
 
 
 def _left(module: GraphModule, ask: Ask | None) -> Islands:
