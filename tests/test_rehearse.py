@@ -12,8 +12,6 @@ import ingot
 from ingot.plan.model import Plan
 from ingot.rehearse import METHODS, Stage, rehearsed
 
-pytestmark = pytest.mark.smoke
-
 
 class Net(nn.Module):
     """Weights that lie just above the middle between two steps: rounding moves every channel the same way."""
