@@ -54,6 +54,8 @@ def test_the_plan_says_what_it_moved_and_survives_json():
     assert "biases corrected, after a rehearsal on 16 batches" in plan.notes[-1]
     again = Plan.from_json(plan.to_json())
     assert again.shifts == plan.shifts
+    assert not plan.diff(again)
+    assert f"{name}: its bias moves otherwise" in plan.diff(replace(plan, shifts={}))
 
 
 def test_too_few_batches_teach_nothing():

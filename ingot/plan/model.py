@@ -113,11 +113,11 @@ class Plan:
         return [f"    its bias moves by up to {most:.3g}: the mean error of each channel, taken back"] if most else []
 
     def diff(self, other: Plan) -> str:
-        """The slots that differ, one line each; empty when the plans store everything alike."""
+        """The slots and biases that differ, one line each; empty when the plans store everything alike."""
         slots = sorted(self.by_slot.keys() | other.by_slot.keys(), key=str)
-        return "\n".join(
-            _difference(s, self.by_slot.get(s), other.by_slot.get(s)) for s in slots if self._differs(s, other)
-        )
+        stored = [_difference(s, self.by_slot.get(s), other.by_slot.get(s)) for s in slots if self._differs(s, other)]
+        moved = sorted(n for n in {*self.shifts, *other.shifts} if self.shifts.get(n) != other.shifts.get(n))
+        return "\n".join([*stored, *(f"{name}: its bias moves otherwise" for name in moved)])
 
     def _differs(self, slot: Slot, other: Plan) -> bool:
         mine, theirs = self.by_slot.get(slot), other.by_slot.get(slot)
