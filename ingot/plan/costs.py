@@ -14,6 +14,7 @@ from ingot.plan.spans import width
 from ingot.plan.work import Work, activation_operands
 from ingot.semantics import operands
 from ingot.semantics.weights import weight_axis
+from ingot.targets.base import Format
 
 BYTES = {"int8": 1, "int16": 2, "float": 4}
 
@@ -72,10 +73,7 @@ class Costs:
         if weight_axis(node) is None:
             return 0.0
         if node not in self._weights:
-            weight = constant_of(operands(node)[1])
-            assert weight is not None  # relations offers integers only with a static weight
-            storage = storage_for_weight(weight, self.work.target.weight, self.work.target.weight_axis(node))
-            self._weights[node] = self.work.noise.of_weight(node, weight, storage)
+            self._weights[node] = weight_noise(node, self.work.target.weight, self.work)
         return self._weights[node]
 
     def entering(self, reader: Node, operand: int, label: str) -> float:
@@ -117,3 +115,10 @@ def _count(node: Node) -> float:
     with contextlib.suppress(Exception), counter:  # what cannot be run alone counts as elementwise
         evaluate_fake(node)
     return max(known_size(counter.get_total_flops()) / 2, float(elements(node)))
+
+
+def weight_noise(node: Node, form: Format, work: Work) -> float:
+    """What storing the weight so adds to the noise of the outputs."""
+    weight = constant_of(operands(node)[1])
+    assert weight is not None  # relations offers integers only with a static weight
+    return work.noise.of_weight(node, weight, storage_for_weight(weight, form, work.target.weight_axis(node)))

@@ -8,9 +8,9 @@ from __future__ import annotations
 from torch.fx import Node
 
 from ingot.errors import PlanError
-from ingot.graph import constant_of, source_of
+from ingot.graph import source_of
+from ingot.plan.costs import weight_noise
 from ingot.plan.noise import elements
-from ingot.plan.qparams import storage_for_weight
 from ingot.plan.work import Work
 from ingot.semantics import operands
 from ingot.semantics.weights import weight_axis
@@ -45,15 +45,11 @@ def _asked(node: Node, wish: str, work: Work) -> Format:
 def _cheapest(free: list[Node], form: Format, work: Work) -> None:
     """Those that save most bytes for the noise they add, as long as all of it together stays in the budget."""
     room = work.total_noise * (10 ** (work.recipe.narrow_weights_may_cost_db / 10) - 1)
-    added = {n: _noise(n, form, work) - _noise(n, work.target.weight, work) for n in free} if room > 0 else {}
+    added = (
+        {n: weight_noise(n, form, work) - weight_noise(n, work.target.weight, work) for n in free} if room > 0 else {}
+    )
     for node in sorted(added, key=lambda n: added[n] / elements(operands(n)[1])):
         if added[node] <= room:
             room -= max(added[node], 0.0)
             work.weights[node] = form
             work.total_noise += added[node]
-
-
-def _noise(node: Node, form: Format, work: Work) -> float:
-    weight = constant_of(operands(node)[1])
-    assert weight is not None  # relations offers integers only with a static weight
-    return work.noise.of_weight(node, weight, storage_for_weight(weight, form, work.target.weight_axis(node)))
