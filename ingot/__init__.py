@@ -23,8 +23,8 @@ _PUBLIC = {
     "Ranges": "ingot.ranges",
     "Plan": "ingot.plan.model",
     "Recipe": "ingot.recipe",
-    "Scope": "ingot.recipe",
-    "Spec": "ingot.recipe",
+    "Scope": "ingot.scopes",
+    "Spec": "ingot.scopes",
     "Training": "ingot.qat",
     "Casting": "ingot.casting",
     "Check": "ingot.casting",
@@ -64,8 +64,8 @@ if TYPE_CHECKING:
     from ingot.qat import Training as Training
     from ingot.ranges import Ranges as Ranges
     from ingot.recipe import Recipe as Recipe
-    from ingot.recipe import Scope as Scope
-    from ingot.recipe import Spec as Spec
+    from ingot.scopes import Scope as Scope
+    from ingot.scopes import Spec as Spec
 
 
 class _Lazy(ModuleType):

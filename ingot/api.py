@@ -6,6 +6,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -14,10 +15,11 @@ from ingot.capture import Program, restore_state
 from ingot.capture import capture as _capture
 from ingot.casting import Casting, Check
 from ingot.errors import ArtefactError, InputError, MismatchError, PlanError
+from ingot.layout import images_of, laid_out
 from ingot.legalize import legalized
 from ingot.lower import lower_graph
 from ingot.plan.model import Plan
-from ingot.plan.solve import solve, solve_each
+from ingot.plan.solve import solve, solve_each, unquantized
 from ingot.plan.validate import validate, with_biases
 from ingot.progress import Silent
 from ingot.qat import Training, prepare
@@ -49,7 +51,7 @@ def cast(
     _check_arguments(names, calibration, weights, on_mismatch)
     settings, steps = recipe_from(recipe), _Steps(progress or Silent())
     for name in names:
-        find(name, settings.options)
+        find(name, settings.options, settings.beside)
     with steps("capture"):
         program = capture(model, example_inputs, dynamic_shapes=dynamic_shapes)
     kept: list[Batch] = []
@@ -106,28 +108,47 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: Any = None) -
     if ranges.fingerprint != program.fingerprint:
         raise PlanError("these ranges were recorded on another program", hint="record this program first")
     settings = recipe_from(recipe)
-    backend = find(target, settings.options)
+    backend = find(target, settings.options, settings.beside)
     if backend.fixed_shapes and program.dynamic_shapes is not None:
         why = f"{backend.name} compiles for fixed shapes, and these were declared dynamic"
         hint = "leave dynamic_shapes out: the program is then made for the shapes of the example"
         raise PlanError("dynamic shapes cannot be cast for this target", why=why, hint=hint)
     form = legalized(program, backend, settings)
     module, state = form.program.module, form.program.state
+    outside: Any = {
+        "channels_last": images_of(settings.channels_last, module),
+        "integer_io": settings.integer_io,
+        "settings": _to_remember(settings),
+    }
+    if not settings.quantize:
+        return replace(unquantized(module, backend, form.program.fingerprint, form.rewrites), **outside)
     if not backend.float_inside:
         ranges = measured_again(module, ranges, lambda: restore_state(module, state))
     facts = (module, ranges, backend, form.program.fingerprint, form.rewrites, settings)
     if state or not can_rehearse(module, ranges.kept):
-        return solve(*facts)
+        return replace(solve(*facts), **outside)
     methods = METHODS if settings.range == "auto" else (settings.range,)
     plans = dict(zip(methods, solve_each(*facts, methods), strict=True))
     with torch.no_grad():
-        return rehearsed(plans, module, ranges.kept, correct=settings.correct_biases)
+        best = rehearsed(plans, module, ranges.kept, correct=settings.correct_biases)
+    return replace(best, **outside)
+
+
+def _to_remember(recipe: Recipe) -> dict[str, Any]:
+    """What a recipe says that its plan cannot be lowered without, as plain data."""
+    lists = {"beside": list(recipe.beside), "without_rules": list(recipe.without_rules)}
+    return {k: v for k, v in {"options": dict(recipe.options), **lists}.items() if v}
+
+
+def _for_plan(plan: Plan, recipe: Any) -> Recipe:
+    """The recipe that is given, or what the plan remembers of its own."""
+    return recipe_from(dict(plan.settings) if recipe is None else recipe)
 
 
 def train(program: Program, plan: Plan, *, recipe: Any = None) -> Training:
     """The plan as fake quantizers to train with: `loss(training(x)).backward()`, then lower(*training.finish())."""
-    settings = recipe_from(recipe)
-    target = find(plan.target, settings.options)
+    settings = _for_plan(plan, recipe)
+    target = find(plan.target, settings.options, settings.beside)
     form = legalized(program, target, settings).program
     _must_match(plan, form)
     return prepare(form, plan, target)
@@ -140,15 +161,15 @@ def _must_match(plan: Plan, program: Program) -> None:
 
 def lower(program: Program, plan: Plan, *, recipe: Any = None) -> Casting:
     """Replay the plan, lower it for its target and say what became of every op. Not yet executed."""
-    return _lower(program, plan, recipe_from(recipe), _Steps(Silent()))
+    return _lower(program, plan, _for_plan(plan, recipe), _Steps(Silent()))
 
 
 def _lower(program: Program, plan: Plan, recipe: Recipe, steps: _Steps) -> Casting:
-    target = find(plan.target, recipe.options)
+    target = find(plan.target, recipe.options, recipe.beside)
     form = legalized(program, target, recipe).program
     _must_match(plan, form)
     validate(plan, form.module, target)
-    plan = with_biases(plan, form.module)
+    plan, form = with_biases(plan, form.module), laid_out(form, plan.channels_last)
     with steps("quantize"):
         quantized = quantize(form.module, plan, float_bias=target.float_bias)
     with steps("lower"):

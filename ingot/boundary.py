@@ -12,16 +12,28 @@ from torch.fx import GraphModule, Node
 from ingot.casting import TensorInfo
 from ingot.graph import copied, is_call, output_nodes
 from ingot.plan.model import Plan, Storage
+from ingot.semantics import operands
 
 OUTPUT = "output"  # the name of the node that returns, in every graph that torch.export makes
 
 
 def input_storages(module: GraphModule, plan: Plan) -> list[Storage | None]:
-    return [plan.storage(n.name) for n in module.graph.nodes if n.op == "placeholder"]
+    """As the caller sees them."""
+    return [plan.storage(n.name) if plan.integer_io else None for n in module.graph.nodes if n.op == "placeholder"]
 
 
 def output_storages(module: GraphModule, plan: Plan) -> list[Storage | None]:
-    return [plan.storage(OUTPUT, i) for i in range(len(output_nodes(module)))]
+    return [plan.storage(OUTPUT, i) if plan.integer_io else None for i in range(len(output_nodes(module)))]
+
+
+def converts_io(node: Node, plan: Plan) -> bool:
+    """A rounding of an input or of an output that the plan stores: the interface, to be seen outside of delegates."""
+    if is_call(node, "quantize_per_tensor"):
+        return any(n.op == "placeholder" and plan.storage(n.name) is not None for n in node.all_input_nodes)
+    last = next((u for u in node.users if u.op == "output"), None)
+    if last is None or not is_call(node, "dequantize_per_tensor"):
+        return False
+    return any(n is node and plan.storage(OUTPUT, i) is not None for i, n in enumerate(operands(last)))
 
 
 def exposed(quantized: GraphModule, plan: Plan) -> GraphModule:

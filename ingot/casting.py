@@ -127,6 +127,12 @@ class Casting:
             f.write(page(self).encode())
         return Path(path)
 
+    def scenario(self, folder: str | os.PathLike[str], batches: Any = None) -> Path:
+        """Write the program as a scenario that Arm's scenario-runner executes; `batches` default to the example."""
+        from ingot.scenario import write
+
+        return write(self, Path(folder), batches)
+
     def checked(self, check: Check, timings: dict[str, float]) -> Casting:
         """The same casting, executed."""
         return replace(self, check=check, timings={**self.timings, **timings})

@@ -7,17 +7,19 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.boundary import described, encode, exposed, input_storages, output_storages
+from ingot.backends.closing import close, closing, open_edge
+from ingot.boundary import converts_io, described, encode, exposed, input_storages, output_storages
 from ingot.capture import Program, first_sentence, restore_state
 from ingot.casting import Boundary, Delegate, HostOp, TensorInfo
 from ingot.errors import IngotError, LowerError
-from ingot.graph import has_symbols, output_nodes, source_of, value_of
+from ingot.graph import copied, has_symbols, output_nodes, source_of, value_of
+from ingot.layout import layout_of, layouts, turn_outputs
 from ingot.plan.model import Plan
 from ingot.retracing import quick
 from ingot.targets.base import Files, Target, digest
@@ -35,13 +37,13 @@ class Lowered:
 
 def lower_graph(program: Program, quantized: GraphModule, plan: Plan, target: Target) -> Lowered:
     """Lower the quantized form of `program` for `target`."""
-    exported = _stage("export", target, lambda: _export(program, exposed(quantized, plan), plan))
-    with _reasons() as reasons:
+    with closing(), _reasons() as reasons:
+        exported = _stage("export", target, lambda: _export(program, exposed(quantized, plan), plan, target))
         edge = _stage("partition", target, lambda: _to_edge(exported, target))
     graph = edge.exported_program().graph_module
     delegates, host_ops = _delegates(graph, target.finish(graph)), _host_ops(graph, target, reasons)
     pte = _stage("serialise", target, lambda: _serialise(edge, program, target))  # rewrites the graph: look before
-    return Lowered(pte, delegates, host_ops, _boundary(program, plan))
+    return Lowered(pte, delegates, host_ops, _boundary(program, plan, exported))
 
 
 def _stage(name: str, target: Target, work: Any) -> Any:
@@ -68,7 +70,7 @@ def _root(error: BaseException) -> BaseException:
     return error
 
 
-def _export(program: Program, quantized: GraphModule, plan: Plan) -> torch.export.ExportedProgram:
+def _export(program: Program, quantized: GraphModule, plan: Plan, target: Target) -> torch.export.ExportedProgram:
     for node in quantized.graph.nodes:
         # Provenance is copied again at every re-tracing and grows each time; nothing after this reads it.
         node.meta.pop("from_node", None)
@@ -79,6 +81,8 @@ def _export(program: Program, quantized: GraphModule, plan: Plan) -> torch.expor
             and "quantize_per" not in str(node.target)
         ):
             node.meta["custom"] = {**(node.meta.get("custom") or {}), "ingot": "float"}
+    quantized = copied(quantized)
+    close(quantized, lambda n: target.owns(n) or (not plan.integer_io and converts_io(n, plan)))
     _own_dequantizes(quantized)
     restore_state(quantized, program.state)  # the file starts from the values that the user's buffers had
     shapes = program.dynamic_shapes
@@ -86,6 +90,7 @@ def _export(program: Program, quantized: GraphModule, plan: Plan) -> torch.expor
     with torch.no_grad():
         exported = torch.export.export(quantized, inputs, dynamic_shapes=shapes, strict=False)
     _views(exported)
+    turn_outputs(exported, [n.name in plan.channels_last for n in output_nodes(program.module)])
     return exported
 
 
@@ -124,7 +129,17 @@ def _to_edge(exported: torch.export.ExportedProgram, target: Target) -> Any:
 
     config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=False)
     with target.lowering(), quick():
-        return to_edge_transform_and_lower(exported, partitioner=target.partitioners(), compile_config=config)
+        edge = to_edge_transform_and_lower(exported, partitioner=target.partitioners(), compile_config=config)
+        return _opened(edge, target)
+
+
+def _opened(edge: Any, target: Target) -> Any:
+    """What was closed, opened for its owners now that the target has had its turn."""
+    open_edge(edge.exported_program().graph)
+    edge.exported_program().graph_module.recompile()
+    for backend in target.beside:
+        edge = edge.to_backend(backend.partitioner())
+    return edge
 
 
 def _serialise(edge: Any, program: Program, target: Target) -> bytes:
@@ -197,12 +212,6 @@ def tensor_info(node: Node) -> TensorInfo:
     return TensorInfo(node.name, str(val.dtype).removeprefix("torch."), shape, layout_of(val))
 
 
-def layout_of(val: torch.Tensor) -> str:
-    if val.dim() == 4 and not val.is_contiguous() and val.is_contiguous(memory_format=torch.channels_last):
-        return "channels_last"
-    return "contiguous"
-
-
 def _host_ops(graph: GraphModule, target: Target, reasons: dict[str, str]) -> tuple[HostOp, ...]:
     nodes = [n for n in graph.graph.nodes if n.op == "call_function" and _is_host_op(n)]
     return tuple(_host_op(n, target, reasons) for n in nodes)
@@ -236,11 +245,15 @@ def _op_name(node: Node) -> str:
     return name.removeprefix("aten.")
 
 
-def _boundary(program: Program, plan: Plan) -> Boundary:
+def _boundary(program: Program, plan: Plan, exported: torch.export.ExportedProgram) -> Boundary:
+    """Types and scales from the plan, layouts from the program itself."""
     module = program.module
     inputs = [tensor_info(n) for n in module.graph.nodes if n.op == "placeholder"]
     outputs = [tensor_info(n) for n in output_nodes(module)]
+    taken, given = layouts(exported)
+    ins = zip(inputs, input_storages(module, plan), taken, strict=True)
+    outs = zip(outputs, output_storages(module, plan), given, strict=True)
     return Boundary(
-        tuple(described(i, s) for i, s in zip(inputs, input_storages(module, plan), strict=True)),
-        tuple(described(o, s) for o, s in zip(outputs, output_storages(module, plan), strict=True)),
+        tuple(described(replace(info, layout=lies), stored) for info, stored, lies in ins),
+        tuple(described(replace(info, layout=lies), stored) for info, stored, lies in outs),
     )

@@ -10,101 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot.errors import InputError, nearest
-
-PRECISIONS = ("int8", "int16", "float")
-WEIGHTS = ("int8", "int4")
-METHODS = ("auto", "minmax", "percentile", "mse", "entropy")
-NUMBERS = {"percentile": (50.0, 100.0), "mse": (0.0, 1000.0)}  # that a method may be given
-
-
-LIMITS = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767)}
-
-
-def _check_types(entry: Any, wanted: dict[str, Any]) -> None:
-    for name, kind in wanted.items():
-        value = getattr(entry, name)
-        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
-            raise InputError(f"'{name}' cannot be {value!r}", why=f"in {type(entry).__name__.lower()} of the recipe")
-
-
-@dataclass(frozen=True)
-class Spec:
-    """How one tensor is stored: a fixed scale, or one from the measured range (scale None)."""
-
-    dtype: str
-    scale: float | None = None
-    zero_point: int = 0
-    qmin: int | None = None
-    qmax: int | None = None
-
-    def __post_init__(self) -> None:
-        _check_types(self, {"dtype": str, "scale": (int, float), "zero_point": int, "qmin": int, "qmax": int})
-        if self.dtype not in LIMITS:
-            raise InputError(f"a tensor cannot be stored as '{self.dtype}'", hint=nearest(self.dtype, LIMITS))
-        low, high = LIMITS[self.dtype]
-        object.__setattr__(self, "qmin", low if self.qmin is None else self.qmin)
-        object.__setattr__(self, "qmax", high if self.qmax is None else self.qmax)
-        if not low <= self.qmin < self.qmax <= high:  # type: ignore[operator]
-            raise InputError(f"{self.dtype} holds {low} … {high}, not {self.qmin} … {self.qmax}")
-        if self.scale is not None and not (0 < self.scale < float("inf") and self.qmin <= self.zero_point <= self.qmax):  # type: ignore[operator]
-            raise InputError("a scale is positive, and a zero point lies in the range", why=str(self))
-
-    @property
-    def is_cut(self) -> bool:
-        """Fewer numbers than the type holds."""
-        return (self.qmin, self.qmax) != LIMITS[self.dtype]
-
-
-Specs = tuple[tuple[str | int, Spec | None], ...]  # by name or position
-
-# Names that graphics people use: normalised integers that stand for -1 … 1 or 0 … 1.
-NAMED = {
-    "float": None,
-    "int8": Spec("int8"),
-    "int16": Spec("int16"),
-    "snorm8": Spec("int8", 1 / 127, 0, -127, 127),
-    "snorm16": Spec("int16", 1 / 32767, 0, -32767, 32767),
-    "unorm8": Spec("uint8", 1 / 255, 0, 0, 255),
-}
-
-
-@dataclass(frozen=True)
-class Scope:
-    """A demand on some ops: those of an op, a module's type or path, or a value's name; `*` stands for any."""
-
-    precision: str | None = None
-    range: str | None = None
-    op: str | None = None
-    type: str | None = None
-    path: str | None = None
-    name: str | None = None
-    weights: str | None = None
-    # How the matched ops read their operands (by position) and give their result.
-    inputs: Specs = ()
-    output: Spec | None = None
-
-    def __post_init__(self) -> None:
-        _check_types(self, dict.fromkeys(("precision", "range", "op", "type", "path", "name", "weights"), str))
-        object.__setattr__(self, "inputs", _specs("inputs", self.inputs))
-        object.__setattr__(self, "output", _spec("output", self.output))
-        if len(self.chosen) != 1:
-            given = ", ".join(self.chosen) or "none"
-            raise InputError("a scope is chosen by exactly one of op, type, path, name", why=f"given: {given}")
-        if self.weights is not None and self.weights not in WEIGHTS:
-            raise InputError(f"weights cannot be '{self.weights}'", hint=nearest(self.weights, WEIGHTS))
-        if not (self.precision or self.range or self.weights or self.inputs or self.output):
-            raise InputError(f"the scope {self} asks for nothing", hint="precision = 'float', or range = 'minmax'")
-        if self.precision is not None and self.precision not in PRECISIONS:
-            raise InputError(f"unknown precision '{self.precision}'", hint=nearest(self.precision, PRECISIONS))
-        if self.range is not None:
-            check_method(self.range)
-
-    @property
-    def chosen(self) -> dict[str, str]:
-        return {k: v for k in ("op", "type", "path", "name") if (v := getattr(self, k)) is not None}
-
-    def __str__(self) -> str:
-        return ", ".join(f"{k} {v}" for k, v in self.chosen.items())
+from ingot.scopes import Scope, Specs, built, check_method, specs_from, wrong_type
 
 
 @dataclass(frozen=True)
@@ -125,6 +31,14 @@ class Recipe:
     # How the program takes its inputs and gives its outputs, by name or position; the others stay float.
     inputs: Specs = ()
     outputs: Specs = ()
+    # False: the program takes and gives those as float, and converts them itself, outside of every delegate.
+    integer_io: bool = True
+    # Images among the inputs and outputs that lie in memory as N, H, W, C, by name; "*": all that have four dimensions.
+    channels_last: tuple[str, ...] = ()
+    # Other backends that take the ops they own, by name (sampler, or your own).
+    beside: tuple[str, ...] = ()
+    # False: everything stays float, and nothing is measured.
+    quantize: bool = True
     # Options of the target, by name; `ingot targets` lists them.
     options: tuple[tuple[str, Any], ...] = ()
     # Artefact against the float model: below 10 dB the error is a third of the signal.
@@ -150,20 +64,6 @@ class Recipe:
         check_method(self.range)
 
 
-def check_method(text: str) -> None:
-    """A method by name; some take a number: `percentile:99.9`, `mse:4` (a clipped number counts four times)."""
-    name, _, number = text.partition(":")
-    if name not in METHODS or (number and name not in NUMBERS):
-        raise InputError(f"unknown range method '{text}'", hint=nearest(name, METHODS))
-    low, high = NUMBERS.get(name, (0.0, 0.0))
-    try:
-        good = not number or low < float(number) <= high
-    except ValueError:
-        good = False
-    if not good:
-        raise InputError(f"'{text}' is no {name}", hint=f"{name}:x with x over {low:g} and up to {high:g}")
-
-
 def recipe_from(value: Any) -> Recipe:
     """A Recipe from itself, None, a mapping, or a TOML file."""
     if value is None:
@@ -186,7 +86,7 @@ def _from_mapping(data: Mapping[str, Any]) -> Recipe:
 
 
 def _typed(name: str, value: Any) -> Any:
-    special = {"scopes": _scopes, "inputs": _specs, "outputs": _specs, "options": _options}
+    special = {"scopes": _scopes, "inputs": specs_from, "outputs": specs_from, "options": _options}
     if name in special:
         return special[name](name, value)
     default = getattr(Recipe(), name)
@@ -197,62 +97,22 @@ def _typed(name: str, value: Any) -> Any:
     if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
         return float(value)
     if type(value) is not type(default):
-        raise _wrong_type(name, type(default).__name__, value)
+        raise wrong_type(name, type(default).__name__, value)
     return value
-
-
-def _wrong_type(name: str, wanted: str, value: Any) -> InputError:
-    return InputError(f"recipe key '{name}' must be a {wanted}, not {type(value).__name__}")
 
 
 def _scopes(name: str, value: Any) -> tuple[Scope, ...]:
     if not isinstance(value, Sequence) or isinstance(value, str):
-        raise _wrong_type(name, "list of tables", value)
-    return tuple(v if isinstance(v, Scope) else _built(Scope, name, v) for v in value)
-
-
-def _specs(name: str, value: Any) -> Specs:
-    """A list is by position, a table by name."""
-    if isinstance(value, Mapping):
-        return tuple((k, _spec(name, v)) for k, v in value.items())
-    if isinstance(value, tuple) and all(isinstance(v, tuple) and len(v) == 2 for v in value):
-        return tuple((k, _spec(name, v)) for k, v in value)  # in this form already
-    if isinstance(value, (list, tuple)):
-        return tuple((i, _spec(name, v)) for i, v in enumerate(value))
-    raise _wrong_type(name, "list or table", value)
-
-
-def _spec(name: str, value: Any) -> Spec | None:
-    if value is None or isinstance(value, Spec):
-        return value
-    if isinstance(value, str):
-        if value not in NAMED:
-            raise InputError(f"unknown way to store a tensor in '{name}': '{value}'", hint=nearest(value, NAMED))
-        return NAMED[value]
-    spec: Spec = _built(Spec, name, value)
-    return spec
+        raise wrong_type(name, "list of tables", value)
+    return tuple(v if isinstance(v, Scope) else built(Scope, name, v) for v in value)
 
 
 def _options(name: str, value: Any) -> tuple[tuple[str, Any], ...]:
     if isinstance(value, tuple) and all(isinstance(v, tuple) and len(v) == 2 for v in value):
         return value  # in this form already
     if not isinstance(value, Mapping):
-        raise _wrong_type(name, "table", value)
+        raise wrong_type(name, "table", value)
     return tuple(sorted(value.items()))
-
-
-def _built(kind: Any, name: str, value: Any) -> Any:
-    """One table of a recipe as its dataclass."""
-    if not isinstance(value, Mapping):
-        raise _wrong_type(name, "table", value)
-    known = [f.name for f in dataclasses.fields(kind)]
-    for entry in value:
-        if entry not in known:
-            raise InputError(f"unknown key '{entry}' in '{name}'", hint=nearest(entry, known))
-    try:
-        return kind(**value)
-    except TypeError as e:
-        raise InputError(f"an entry of '{name}' is not complete", why=str(e)) from e
 
 
 def _read(path: Path) -> dict[str, Any]:

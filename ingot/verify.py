@@ -49,7 +49,7 @@ def verify_artefact(pte: bytes, evidence: Evidence, batches: Iterable[tuple[torc
     # Where the program has state the batches are a sequence: each starts from what the one before left.
     artefact = run_artefact(pte, evidence, chosen)
     reference = run_graph(program.reference, chosen, program.state)
-    quantized = _run_quantized(evidence, chosen)
+    quantized = run_quantized(evidence, chosen)
     outputs = tuple(_judge(i, program, recipe, reference, quantized, artefact) for i in range(len(reference[0])))
     passed = all(o.problem is None for o in outputs)
     culprit = None if passed else culprit_of(program, evidence.quantized, chosen)
@@ -77,7 +77,7 @@ def run_graph(
     return results
 
 
-def _run_quantized(evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]]) -> list[list[torch.Tensor]]:
+def run_quantized(evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]]) -> list[list[torch.Tensor]]:
     """In double precision; in float32 where the graph writes state, or has an op that takes float32 only."""
     module, state = evidence.quantized, evidence.program.state
     if not state:

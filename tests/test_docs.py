@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from ingot.cli import main
-from ingot.recipe import NAMED, Recipe, recipe_from
+from ingot.recipe import Recipe, recipe_from
+from ingot.scopes import NAMED
 
 ROOT = Path(__file__).parent.parent
 

@@ -15,7 +15,8 @@ import ingot
 from ingot.cli import main
 from ingot.plan.model import Plan, Slot, Storage
 from ingot.ranges import Ranges
-from ingot.recipe import Recipe, Scope, Spec, recipe_from
+from ingot.recipe import Recipe, recipe_from
+from ingot.scopes import Scope, Spec
 
 
 class Net(nn.Module):
@@ -215,7 +216,7 @@ def test_one_toml_is_one_plan(recorded, tmp_path: Path) -> None:
         min_sqnr_db=15.0,
         inputs=["snorm8"],
         scopes=[Scope(path="head", precision="float")],
-        outputs={"conv2d_2": None},
+        outputs={"conv2d_2": "float"},
     )
     assert recipe_from(file) == same
     assert hash(same) == hash(recipe_from(file))

@@ -9,7 +9,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ingot import api, demo
+from ingot import api, demo, scenario
 from ingot.casting import Casting, whole_file
 from ingot.cli.files import check_file, check_folder, read_bytes, read_plan, write_folders
 from ingot.cli.output import OK, WRONG, Answer
@@ -26,8 +26,8 @@ SAME_WEIGHTS = "try: is it the model that was cast? build() must give the same w
 
 
 def run(options: argparse.Namespace) -> Answer:
-    verbs = {"cast": cast, "plan": plan, "why": why, "diff": diff, "verify": verify, "targets": targets, "demo": demo_}
-    return verbs[options.command](options)
+    verbs = {"cast": cast, "plan": plan, "why": why, "diff": diff, "verify": verify, "run": run_scenario}
+    return {**verbs, "targets": targets, "demo": demo_}[options.command](options)
 
 
 def cast(options: argparse.Namespace) -> Answer:
@@ -46,7 +46,16 @@ def cast(options: argparse.Namespace) -> Answer:
         progress=Progress(quiet=options.quiet),
     )
     code, data, text = _cast_answer(castings, options.output, options.report)
+    if options.scenario:
+        _write_scenarios(castings, options.output)
     return code, data, "" if options.quiet else text
+
+
+def _write_scenarios(castings: Casting | Mapping[str, Casting], output: Path) -> None:
+    each = {output / t: c for t, c in castings.items()} if isinstance(castings, Mapping) else {output: castings}
+    for folder, casting in each.items():
+        if casting.evidence.target.scenario is not None or len(each) == 1:
+            casting.scenario(folder / "scenario")
 
 
 def _cast_answer(castings: Casting | Mapping[str, Casting], output: Path, report: bool) -> Answer:
@@ -118,6 +127,16 @@ def verify(options: argparse.Namespace) -> Answer:
     facts = as_data(casting.checked(check, {}))
     text = "\n".join([verdict(facts), *outputs(facts), *([] if check.passed else [SAME_WEIGHTS])])
     return OK if check.passed else WRONG, facts["check"], "" if options.quiet else text
+
+
+def run_scenario(options: argparse.Namespace) -> Answer:
+    outcomes = scenario.run(options.scenario, keep=options.keep)
+    lines = [
+        f"{o.name}: {'as expected' if o.passed else 'WRONG'}, off by at most {o.steps:g}, {o.sqnr_db:.1f} dB"
+        for o in outcomes
+    ]
+    good = all(o.passed for o in outcomes)
+    return OK if good else WRONG, {"outputs": [asdict(o) for o in outcomes]}, "\n".join(lines)
 
 
 def targets(options: argparse.Namespace) -> Answer:

@@ -24,7 +24,7 @@ def make_parser() -> Parser:
     parser = Parser(prog="ingot", description=about, epilog=EXIT_CODES)
     parser.add_argument("--version", action="version", version=f"ingot {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (_cast, _plan, _why, _diff, _verify, _targets, _demo):
+    for add in (_cast, _plan, _why, _diff, _verify, _run, _targets, _demo):
         add(commands)
     return parser
 
@@ -36,6 +36,8 @@ def _cast(commands: Any) -> None:
     into = "gets model.pte, plan.json, report.json"
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help=into)
     parser.add_argument("--report", action="store_true", help="write report.html too")
+    scenario = "write DIR/scenario too, for Arm's scenario-runner (vgf only)"
+    parser.add_argument("--scenario", action="store_true", help=scenario)
     kept = "keep: write a wrong artefact all the same (still exit 3)"
     parser.add_argument("--on-mismatch", choices=("raise", "keep"), default="raise", help=kept)
 
@@ -63,6 +65,12 @@ def _verify(commands: Any) -> None:
     parser = _command(commands, "verify", "run an artefact again and compare it with the model")
     parser.add_argument("artefact", type=Path, help="the folder of a cast, or the model.pte in it")
     _model_arguments(parser)
+
+
+def _run(commands: Any) -> None:
+    parser = _command(commands, "run", "execute a scenario here and compare it with what is expected")
+    parser.add_argument("scenario", type=Path, help="the folder that `ingot cast --scenario` wrote")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the outputs there, as .npy files")
 
 
 def _targets(commands: Any) -> None:

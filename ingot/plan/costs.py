@@ -82,7 +82,8 @@ class Costs:
         if constant_of(value) is None and (value, None) in self.work.pins:
             return 0.0
         noise = self.work.noise
-        return noise.rounding(value, self.step(value, label)) * noise.gain_at(reader, operand)
+        at = self.work.label_at(reader, operand, label)
+        return noise.rounding(value, self.step(value, at)) * noise.gain_at(reader, operand)
 
     def edges(self, node: Node) -> list[tuple[int, Node]]:
         """The activations an op reads, with their positions."""

@@ -11,8 +11,8 @@ from torch.fx import Node
 from ingot.errors import InputError, PlanError, nearest
 from ingot.graph import source_of
 from ingot.plan.relations import Relations
-from ingot.recipe import WEIGHTS, Scope
-from ingot.semantics import Kind
+from ingot.scopes import WEIGHTS, Scope
+from ingot.semantics import Kind, operands
 from ingot.targets.base import Target
 
 
@@ -68,11 +68,35 @@ def _type_name(kind: object) -> str:
 
 def matches(scope: Scope, nodes: Sequence[Node]) -> set[Node]:
     ((kind, pattern),) = scope.chosen.items()
+    if kind == "feeds":
+        return _feeding(scope, nodes)
     found = {n for n in nodes if any(fnmatchcase(name, pattern) for name in names_of(n)[kind])}
     if not found:
         known = {name for n in nodes for name in names_of(n)[kind]}
         raise InputError(f"the scope {scope} matches nothing in this model", hint=nearest(pattern, known))
     return found
+
+
+def _feeding(scope: Scope, nodes: Sequence[Node]) -> set[Node]:
+    """The ops all of whose ways out lead into that operand: what somebody else reads too is not only its business."""
+    pattern, _, operand = str(scope.feeds).rpartition(":")
+    readers = matches(Scope(op=pattern, precision="float"), nodes)
+    found: set[Node] = set()
+    for node in reversed(nodes[0].graph.nodes):
+        if (
+            node.op == "call_function"
+            and node.users
+            and all(_leads(node, u, readers, int(operand), found) for u in node.users)
+        ):
+            found.add(node)
+    if not found & set(nodes):
+        raise InputError(f"the scope {scope} matches nothing in this model", why="no op reaches that operand alone")
+    return found & set(nodes)
+
+
+def _leads(node: Node, user: Node, readers: set[Node], operand: int, found: set[Node]) -> bool:
+    places = [i for i, n in enumerate(operands(user)) if n is node]
+    return user in found or (user in readers and places == [operand])
 
 
 def _settle(

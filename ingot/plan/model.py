@@ -88,6 +88,9 @@ class Plan:
     version: int = VERSION
     notes: tuple[str, ...] = field(default=())
     shifts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # what the bias of an op gains, by channel
+    channels_last: tuple[str, ...] = ()  # inputs and outputs that lie in memory as N, H, W, C
+    integer_io: bool = True  # inputs and outputs that are stored are the caller's to convert; else the program does it
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of the recipe, without which it cannot be carried out
 
     @cached_property
     def by_slot(self) -> dict[Slot, Decision]:
@@ -117,7 +120,12 @@ class Plan:
         slots = sorted(self.by_slot.keys() | other.by_slot.keys(), key=str)
         stored = [_difference(s, self.by_slot.get(s), other.by_slot.get(s)) for s in slots if self._differs(s, other)]
         moved = sorted(n for n in {*self.shifts, *other.shifts} if self.shifts.get(n) != other.shifts.get(n))
-        return "\n".join([*stored, *(f"{name}: its bias moves otherwise" for name in moved)])
+        turned = sorted({*self.channels_last} ^ {*other.channels_last})
+        told = [
+            *(f"{name}: its bias moves otherwise" for name in moved),
+            *(f"{name}: another layout" for name in turned),
+        ]
+        return "\n".join([*stored, *told])
 
     def _differs(self, slot: Slot, other: Plan) -> bool:
         mine, theirs = self.by_slot.get(slot), other.by_slot.get(slot)
@@ -135,7 +143,8 @@ class Plan:
             decisions = tuple(_decision(d) for d in data.pop("decisions"))
             lists: dict[str, Any] = {k: tuple(data.pop(k)) for k in ("rewrites", "notes")}
             shifts = {name: tuple(map(float, s)) for name, s in data.pop("shifts", {}).items()}
-            return cls(decisions=decisions, shifts=shifts, **lists, **data)
+            last = tuple(map(str, data.pop("channels_last", ())))
+            return cls(decisions=decisions, shifts=shifts, channels_last=last, **lists, **data)
         except (KeyError, TypeError, ValueError, AttributeError, struct.error) as e:
             raise InputError("this is not a plan of Ingot", why=f"{type(e).__name__}: {e}") from e
 

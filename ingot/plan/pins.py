@@ -12,7 +12,7 @@ from ingot.plan.demands import matches
 from ingot.plan.model import Storage
 from ingot.plan.qparams import storage_for
 from ingot.plan.work import Place, Work, value_in
-from ingot.recipe import Scope, Spec, Specs
+from ingot.scopes import Scope, Spec, Specs
 from ingot.semantics import operands
 from ingot.targets.base import Format
 
@@ -89,7 +89,7 @@ def _by_position(specs: Specs, names: list[str], what: str) -> Iterator[tuple[in
     for k, spec in specs:
         if isinstance(k, str) and k not in names:
             raise InputError(f"the model has no {what} '{k}'", hint=nearest(k, names))
-        if spec is not None:
+        if spec is not None and not spec.is_float:
             yield (k if isinstance(k, int) else names.index(k)), spec
 
 
@@ -98,12 +98,31 @@ def _scoped(work: Work) -> Iterator[tuple[Place, Spec, str, int]]:
     asked = [(s, matches(s, nodes)) for s in work.recipe.scopes if s.inputs or s.output]
     for scope, found in sorted(asked, key=lambda a: len(a[1])):
         for node in (n for n in nodes if n in found):
-            if scope.output is not None:
-                yield (node, None), scope.output, f"the scope {scope}, output", len(found)
-            for i, spec in scope.inputs:
-                _must_exist(i, node, scope)
-                if spec is not None and isinstance(i, int):
-                    yield (node, i), spec, f"the scope {scope}, input {i}", len(found)
+            for place, spec in _asked(node, scope):
+                rule = f"the scope {scope}, {'output' if place[1] is None else f'input {place[1]}'}"
+                if spec.is_float:
+                    _leave_float(place, rule, work)
+                else:
+                    yield place, spec, rule, len(found)
+
+
+def _asked(node: Node, scope: Scope) -> Iterator[tuple[Place, Spec]]:
+    if scope.output is not None:
+        yield (node, None), scope.output
+    for i, spec in scope.inputs:
+        _must_exist(i, node, scope)
+        if spec is not None and isinstance(i, int):
+            yield (node, i), spec
+
+
+def _leave_float(place: Place, rule: str, work: Work) -> None:
+    """One side of an op that runs on integers otherwise: only where the backend says that it can."""
+    node, operand = place
+    if "float" not in work.facts.apart.get(node, {}).get(operand, ()):
+        why = "an op of this target reads and gives everything in its own precision"
+        hint = "ask for the precision of the op: precision = 'float'"
+        raise PlanError(f"{rule} asks for float", where=source_of(node), why=why, hint=hint)
+    work.floating[place] = rule
 
 
 def _must_exist(operand: str | int, node: Node, scope: Scope) -> None:

@@ -63,7 +63,8 @@ def _noise_at(node: Node, label: str, work: Work, costs: Costs) -> float:
     """The op's own noise, and that of quantizing what it reads from float (or from finer integers)."""
     if label == "float":
         return 0.0
-    entering = (costs.entering(node, i, label) for i, v in costs.edges(node) if _coarsens(v, label, work))
+    edges = [(i, v, work.label_at(node, i, label)) for i, v in costs.edges(node)]
+    entering = (costs.entering(node, i, label) for i, v, at in edges if _coarsens(v, at, work))
     return costs.noise(node, label) + sum(entering)
 
 
@@ -85,8 +86,9 @@ class _Terms:
 
     def between(self, value: Node, reader: Node, operand: int, before: str, after: str) -> float:
         # The way in is no choice: somebody asked for integers, so what comes from outside is converted at some point.
-        spent = self.costs.crossing(value, before, after) if value in self.work.labels else 0.0
-        coarser = before != after and after != "float" and (before == "float" or after == "int8")
+        at = self.work.label_at(reader, operand, after)
+        spent = self.costs.crossing(value, before, at) if value in self.work.labels else 0.0
+        coarser = before != at and at != "float" and (before == "float" or at == "int8")
         return spent + (self.rate * self.costs.entering(reader, operand, after) if coarser else 0.0)
 
 

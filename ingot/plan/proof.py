@@ -75,7 +75,10 @@ def _integer(node: Node, work: Work, proofs: Proofs) -> Iterator[Decision]:
     for i in activations(node, work):
         yield _decision((node, i), work.storages[node, i], _operand_rule(node, i, work), work, proofs[node, i])
     yield from _weights(node, work)
-    if node in work.fused:
+    if (node, None) in work.floating:
+        rule = f"stays float: {work.floating[node, None]}"
+        yield _decision((node, None), None, rule, work, (_precision(node, work),))
+    elif node in work.fused:
         rule = f"runs as one kernel with {work.fused[node].name}: nothing is stored between"
         yield _decision((node, None), None, rule, work, (_precision(node, work),))
     else:

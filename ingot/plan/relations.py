@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
@@ -29,6 +30,8 @@ class Relations:
     effects: dict[Node, Effect] = field(default_factory=dict)
     options: dict[Node, dict[str, str]] = field(default_factory=dict)  # op -> precisions, and who says so
     barred: dict[Node, str] = field(default_factory=dict)  # op -> why it cannot run on integers
+    # op -> what it stores otherwise than its precision says, by operand (None: the result)
+    apart: dict[Node, Mapping[int | None, tuple[str, ...]]] = field(default_factory=dict)
     bound: dict[Node, tuple[int, ...]] = field(default_factory=dict)  # op -> operands stored exactly as its output
     fusable: dict[Node, Node] = field(default_factory=dict)  # producer -> the op that can run in its kernel
     heard: set[Node] = field(default_factory=set)  # ops whose result somebody reads in float
@@ -66,6 +69,8 @@ def _offer(node: Node, found: Relations, target: Target) -> None:
         found.barred[node] = reason or ""
         return
     offers = {p: able.because for p in target.formats if p in able.runs}
+    if able.operands:
+        found.apart[node] = able.operands
     if "int8" in offers and (dead := _killed(node, found)):
         found.barred[node] = dead
         del offers["int8"]

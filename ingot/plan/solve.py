@@ -9,10 +9,10 @@ from dataclasses import replace
 from torch.fx import GraphModule, Node
 
 from ingot.errors import PlanError
-from ingot.graph import source_of
+from ingot.graph import calls, source_of
 from ingot.plan.demands import demanded
 from ingot.plan.methods import choose
-from ingot.plan.model import Plan, Storage
+from ingot.plan.model import Decision, Plan, Slot, Storage
 from ingot.plan.narrow import narrow
 from ingot.plan.noise import Noise, mixed
 from ingot.plan.pins import pin, refuse_conflicts, refuse_idle
@@ -61,6 +61,16 @@ def solve_each(
         yield Plan(target.name, fingerprint, tuple(decisions(one)), rewrites, notes=notes)
 
 
+def unquantized(module: GraphModule, target: Target, fingerprint: str, rewrites: tuple[str, ...] = ()) -> Plan:
+    """Everything in float, as asked."""
+    if not target.float_inside:
+        why = "it runs integers only: in float nothing would be left to delegate"
+        raise PlanError(f"{target.name} takes no float program", why=why, hint="leave quantize = false out")
+    rule = "float: the recipe switches quantization off"
+    made = tuple(Decision(Slot(n.name), None, rule, source=source_of(n), op=str(n.target)) for n in calls(module))
+    return Plan(target.name, fingerprint, made, rewrites, notes=("nothing is quantized, as the recipe asks",))
+
+
 def _decided(module: GraphModule, ranges: Ranges, target: Target, recipe: Recipe) -> Work:
     """Precisions, fusions and classes of one scale."""
     facts = relate(module, target, ranges)
@@ -92,7 +102,7 @@ def _fuse(work: Work) -> None:
 def _force(node: Node, work: Work) -> None:
     """Create the slots of an integer op; those whose numbers go through untouched are one class."""
     places = [(node, i) for i in activations(node, work)]
-    out = [(node, None)] if node not in work.fused else []
+    out = [(node, None)] if node not in work.fused and (node, None) not in work.floating else []
     work.classes.add([*places, *out])
     for i in work.carried(node):
         what = f"{node.name} only {work.facts.effects[node].kind.value} numbers ({source_of(node)})"
@@ -135,15 +145,23 @@ def _method(members: list[Place], work: Work) -> str:
 
 def _must_fit(pinned: Place, members: list[Place], storage: Storage, work: Work) -> None:
     """A pin inside an op binds the whole class: its type must be one that each op of the class runs in."""
-    for node, _ in members:
-        form = work.target.formats.get(work.labels.get(node, "float"))
-        if form is not None and form.dtype != storage.dtype:
+    for node, operand in members:
+        label = work.labels.get(node, "float")
+        can = {work.target.formats[f].dtype for f in _formats(node, operand, label, work)}
+        if can and storage.dtype not in can:
             raise PlanError(
-                f"'{node.name}' runs in {form.dtype} and is asked to hold {storage.dtype}",
+                f"'{node.name}' runs in {' or '.join(sorted(can))} and is asked to hold {storage.dtype}",
                 where=f"{source_of(pinned[0])} and {source_of(node)}",
                 why=f"{work.pins[pinned][1]} asks for {storage}; {work.reasons.get(node, '')}",
                 hint="ask for a type that the op runs in, or for another precision of the op",
             )
+
+
+def _formats(node: Node, operand: int | None, label: str, work: Work) -> tuple[str, ...]:
+    if label == "float":
+        return ()
+    own = work.facts.apart.get(node, {})
+    return tuple(f for f in own[operand] if f != "float") if operand in own else (label,)
 
 
 def _notes(work: Work) -> Iterator[str]:

@@ -12,7 +12,7 @@ from ingot.errors import PlanError, nearest
 from ingot.graph import constant_of, source_of
 from ingot.plan.model import Decision, Plan, Storage
 from ingot.plan.qparams import storage_for_bias
-from ingot.recipe import LIMITS
+from ingot.scopes import LIMITS
 from ingot.semantics import effect_of, operands
 from ingot.semantics.weights import weight_axis
 from ingot.targets.base import Target

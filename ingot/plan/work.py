@@ -40,6 +40,7 @@ class Work:
     pins: dict[Place, tuple[Storage, str]] = field(
         default_factory=dict
     )  # slot -> how it must be stored, and who says so
+    floating: dict[Place, str] = field(default_factory=dict)  # slots of integer ops that stay float, and who says so
     weights: dict[Node, Format] = field(default_factory=dict)  # op -> the form of its weights, where not the usual one
     classes: Classes[Place] = field(default_factory=Classes)
     storages: dict[Place, Storage] = field(default_factory=dict)
@@ -56,11 +57,16 @@ class Work:
 
     def is_stored(self, node: Node) -> bool:
         """The value exists as integers: an integer op made it, or it is a graph input with a spec."""
-        return (self.is_integer(node) and node not in self.fused) or (node, None) in self.pins
+        made = self.is_integer(node) and node not in self.fused and (node, None) not in self.floating
+        return made or (node, None) in self.pins
 
     def format_of(self, place: Place) -> Format:
-        node = place[0]
-        return self.target.formats[self.labels[node]]
+        return self.target.formats[self.label_at(*place, self.labels[place[0]])]
+
+    def label_at(self, node: Node, operand: int | None, label: str) -> str:
+        """What an op that runs in `label` stores there: some operands have a precision of their own."""
+        own = self.facts.apart.get(node, {}) if label != "float" else {}
+        return own[operand][0] if operand in own else label
 
     def weight_form(self, node: Node) -> Format:
         return self.weights.get(node, self.target.weight)
@@ -87,7 +93,7 @@ def activations(node: Node, work: Work) -> list[int]:
     """The operands of an integer op that carry activations; none where a fused producer stands before it."""
     if node in work.inside:
         return []
-    return activation_operands(node)
+    return [i for i in activation_operands(node) if (node, i) not in work.floating]
 
 
 def activation_operands(node: Node) -> list[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,8 +32,14 @@ def known() -> dict[str, Target]:
     return {t.name: t for t in (XNNPACK, *TARGETS)}
 
 
-def find(name: str, options: Iterable[tuple[str, Any]] = ()) -> Target:
-    """The target of that name, with everything it needs installed; an error that says what to do otherwise."""
+def find(name: str, options: Iterable[tuple[str, Any]] = (), others: Collection[str] = ()) -> Target:
+    """The target of that name, with everything it needs installed; an error that says what to do otherwise.
+
+    `others` are backends beside it.
+    """
+    from ingot import backends  # they say what they can do in a target's words, so they come after this package
+    from ingot.targets.beside import beside
+
     targets = known()
     if name not in targets:
         raise TargetError(f"unknown target '{name}'", hint=nearest(str(name), targets))
@@ -44,7 +50,7 @@ def find(name: str, options: Iterable[tuple[str, Any]] = ()) -> Target:
             why="not installed, or installed but not importable",
             hint="; ".join(dict.fromkeys(status.missing.values())),
         )
-    return _configured(targets[name], dict(options))
+    return beside(_configured(targets[name], dict(options)), backends.find(others))
 
 
 def _configured(target: Target, options: dict[str, Any]) -> Target:

@@ -36,6 +36,9 @@ class Ability:
 
     runs: frozenset[str]  # of "float" and the names of the target's formats
     because: str
+    # What an op on integers may store otherwise than its precision says: by operand (None: the result) the formats it
+    # takes there, "float" among them, the first is the usual one.
+    operands: Mapping[int | None, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -95,3 +98,7 @@ class Target:
     # that its compiler was given or left, and tidies up.
     finish: Callable[[Any], Mapping[str, Files]] = lambda graph: {}
     performance: Callable[[Files], Any] = lambda files: None  # what the compiler estimates of one delegate
+    # (folder, program, inputs as they lie in memory by batch, shaders of other backends): a scenario to run elsewhere.
+    scenario: Callable[..., Any] | None = None
+    beside: tuple[Any, ...] = ()  # other backends, and which ops are theirs
+    owns: Callable[[Node], bool] = lambda node: False

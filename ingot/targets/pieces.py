@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,19 +28,19 @@ def execute(
     pte: bytes, batches: Sequence[tuple[Any, ...]], executors: Mapping[str, Executor], timeout: float
 ) -> list[list[torch.Tensor]]:
     """The outputs for each batch; the batches go through the pieces together."""
-    file = _read(pte)
+    file = read(pte)
     plan = file.program.execution_plan[0]
-    values, pieces = [_start(plan, batch) for batch in batches], list(_pieces(file.program, executors))
+    values, pieces = [_start(plan, batch) for batch in batches], list(pieces_of(file.program, executors))
     for i, piece in enumerate(pieces):
         needed = {v for later in pieces[i + 1 :] for v in _touched(plan, later)} | set(plan.outputs)
         if piece.payload is None:
             _on_runtime(file, piece, values, needed, timeout)
         else:
-            _by_executor(plan, piece, values, executors[piece.backend])
-    return [[_result(file.program, i, v) for i in plan.outputs] for v in values]
+            _by_executor(file.program, piece, values, executors[piece.backend])
+    return [[_value(file.program, i, v) for i in plan.outputs] for v in values]
 
 
-def _read(pte: bytes) -> Any:
+def read(pte: bytes) -> Any:
     from executorch.exir._serialize._program import deserialize_pte_binary
 
     try:
@@ -59,7 +59,8 @@ def _start(plan: Any, batch: tuple[Any, ...]) -> Values:
     return dict(zip(plan.inputs, batch, strict=True))
 
 
-def _pieces(program: Any, executors: Mapping[str, Executor]) -> Iterator[Piece]:
+def pieces_of(program: Any, executors: Collection[str]) -> Iterator[Piece]:
+    """Delegates of these backends, each alone, and what is between them."""
     plan, between = program.execution_plan[0], list[Any]()
     for instruction in plan.chains[0].instructions:
         delegate = _delegate(plan, instruction)
@@ -144,16 +145,23 @@ def _renumbered(call: Any, used: list[int]) -> Any:
 # ---- by an executor ----
 
 
-def _by_executor(plan: Any, piece: Piece, values: list[Values], executor: Executor) -> None:
+def _by_executor(program: Any, piece: Piece, values: list[Values], executor: Executor) -> None:
     assert piece.payload is not None
-    args = [i for i in _touched(plan, piece) if _is_variable(plan.values[i].val)]
-    inputs, outputs = [i for i in args if i in values[0]], [i for i in args if i not in values[0]]
-    given = [[_array(v[i], plan.values[i].val.dim_order) for i in inputs] for v in values]
+    plan = program.execution_plan[0]
+    inputs, outputs = sides(plan, piece, values[0])
+    given = [[as_lying(_value(program, i, v), plan.values[i].val.dim_order) for i in inputs] for v in values]
     for v, arrays in zip(values, executor(piece.payload, given, len(outputs)), strict=True):
         v |= {i: _tensor(a, plan.values[i].val) for i, a in zip(outputs, arrays, strict=True)}
 
 
-def _array(x: torch.Tensor, order: list[int]) -> Any:
+def sides(plan: Any, piece: Piece, known: Collection[int]) -> tuple[list[int], list[int]]:
+    """What a delegate reads (computed before it, or constant) and what it writes, in the order of its arguments."""
+    tensors = [i for i in _touched(plan, piece) if type(plan.values[i].val).__name__ == "Tensor"]
+    reads = [i for i in tensors if i in known or not _is_variable(plan.values[i].val)]
+    return reads, [i for i in tensors if i not in reads]
+
+
+def as_lying(x: torch.Tensor, order: list[int]) -> Any:
     """As it lies in memory: delegates are handed memory, not shapes."""
     return x.detach().permute(*order).contiguous().numpy() if x.dim() else x.detach().numpy()
 
@@ -164,13 +172,19 @@ def _tensor(array: Any, info: Any) -> torch.Tensor:
     return stored.permute(*[order.index(i) for i in range(len(order))]) if order else stored
 
 
-def _result(program: Any, i: int, v: Values) -> torch.Tensor:
-    """An output that nothing computes is a constant of the file."""
+def _value(program: Any, i: int, v: Values) -> torch.Tensor:
+    return v[i] if i in v else constant(program, i)
+
+
+def dtype_of(info: Any) -> torch.dtype:
     from executorch.exir.tensor import scalar_type_table
 
-    if i in v:
-        return v[i]
+    return next(d for d, s in scalar_type_table.items() if s == info.scalar_type)
+
+
+def constant(program: Any, i: int) -> torch.Tensor:
+    """A value that nothing computes is in the file."""
     info = program.execution_plan[0].values[i].val
-    dtype = next(d for d, s in scalar_type_table.items() if s == info.scalar_type)
+    dtype = dtype_of(info)
     stored = torch.frombuffer(bytearray(program.constant_buffer[info.data_buffer_idx].storage), dtype=dtype)
     return _tensor(stored[: math.prod(info.sizes)].numpy(), info)  # the rest fills up to the alignment

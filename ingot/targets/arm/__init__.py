@@ -63,7 +63,14 @@ def _target(device: Device) -> Target:
         configured=partial(_configured, device),
         lowering=repaired,
         finish=finish,
+        scenario=_scenario if gpu else None,
     )
+
+
+def _scenario(*args: Any) -> Any:
+    from ingot.targets.arm.pipeline import write
+
+    return write(*args)
 
 
 def _rules(device: Device) -> tuple[Any, ...]:

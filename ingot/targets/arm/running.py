@@ -32,12 +32,19 @@ def executed_on(device: Device) -> str:
 
 
 def run(
-    device: Device, pte: bytes, batches: Sequence[Any], *, files: Mapping[str, Files], timeout: float = 120, **_: Any
+    device: Device,
+    pte: bytes,
+    batches: Sequence[Any],
+    *,
+    files: Mapping[str, Files],
+    timeout: float = 120,
+    beside: Mapping[str, Executor] | None = None,
+    **_: Any,
 ) -> list[list[torch.Tensor]]:
     seconds = timeout * max(1, len(batches))
     executor = _real(seconds) if executor_of(device) == RUNNER else _reference(files, seconds)
     backend = "VgfBackend" if device.is_gpu else "EthosUBackend"
-    return execute(pte, [tuple(b) for b in batches], {backend: executor}, timeout)
+    return execute(pte, [tuple(b) for b in batches], {backend: executor, **(beside or {})}, timeout)
 
 
 def _real(seconds: float) -> Executor:

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,18 +49,18 @@ def write_scenario(folder: Path, vgf: bytes, batches: Batches) -> Path:
 def _write(folder: Path, vgf: bytes, batches: Batches) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "graph.vgf").write_bytes(vgf)
-    template = _template(folder / "graph.vgf")
+    template = template_of(folder / "graph.vgf")
     scenario = {"commands": [], "resources": [r for r in template["resources"] if "graph" in r]}
     for b, arrays in enumerate(batches):
         scenario["resources"] += _resources(template, b)
-        scenario["commands"] += _commands(template, b)
+        scenario["commands"] += commands_of(template, lambda uid, b=b: f"{uid}_{b}")  # type: ignore[misc]
         _write_inputs(folder, template, b, arrays)
     file = folder / "scenario.json"
     file.write_text(json.dumps(scenario, indent=2) + "\n")
     return file
 
 
-def _template(file: Path) -> dict[str, Any]:
+def template_of(file: Path) -> dict[str, Any]:
     """One dispatch, and the tensors that it takes and gives, as the .vgf itself says."""
     done = call(VGF_DUMP, ["--input", str(file), "--scenario-template"], READ_SECONDS)
     try:
@@ -72,13 +72,13 @@ def _template(file: Path) -> dict[str, Any]:
     return template
 
 
-def _tensors(template: dict[str, Any]) -> list[dict[str, Any]]:
+def tensors_of(template: dict[str, Any]) -> list[dict[str, Any]]:
     return [r["tensor"] for r in template["resources"] if "tensor" in r]
 
 
 def _resources(template: dict[str, Any], b: int) -> Iterator[dict[str, Any]]:
     """The same tensors for each batch, with names and files of their own."""
-    for row in _tensors(template):
+    for row in tensors_of(template):
         files = {key: _name(kind, b, _place(row[key])) for key, kind in FILES.items() if key in row}
         yield {"tensor": row | files | {"uid": f"{row['uid']}_{b}"}}
 
@@ -92,17 +92,17 @@ def _place(placeholder: str) -> int:
     return int(placeholder.rpartition("_")[2])
 
 
-def _commands(template: dict[str, Any], b: int) -> list[dict[str, Any]]:
+def commands_of(template: dict[str, Any], renamed: Callable[[str], str]) -> list[dict[str, Any]]:
     commands: list[dict[str, Any]] = copy.deepcopy(template["commands"])
     for row in (row for command in commands for row in command.values()):
         row["shader_substitutions"] = []  # the .vgf holds its own shaders
         for binding in row["bindings"]:
-            binding["resource_ref"] += f"_{b}"
+            binding["resource_ref"] = renamed(binding["resource_ref"])
     return commands
 
 
 def _write_inputs(folder: Path, template: dict[str, Any], b: int, arrays: Sequence[np.ndarray]) -> None:
-    taken = {_place(row["src"]): row for row in _tensors(template) if "src" in row}
+    taken = {_place(row["src"]): row for row in tensors_of(template) if "src" in row}
     if len(arrays) != len(taken):
         raise ArtefactError(f"the .vgf takes {len(taken)} inputs and was given {len(arrays)}")
     for i, array in enumerate(arrays):
@@ -144,7 +144,7 @@ def run_scenario(scenario: Path, seconds: float) -> dict[str, np.ndarray]:
 
 def _outputs(scenario: Path) -> list[str]:
     try:
-        return [row["dst"] for row in _tensors(json.loads(scenario.read_text())) if "dst" in row]
+        return [row["dst"] for row in tensors_of(json.loads(scenario.read_text())) if "dst" in row]
     except (OSError, ValueError, KeyError) as e:
         raise ArtefactError(f"{scenario} is no scenario", why=f"{type(e).__name__}: {e}", hint="write it anew") from e
 

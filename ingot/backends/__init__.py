@@ -1,0 +1,84 @@
+"""Delegates beside the target's: a backend that owns some ops, and how one's own is added."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from importlib.metadata import entry_points
+from typing import Any
+
+from torch.fx import Node
+
+from ingot.errors import InputError, nearest
+from ingot.targets.base import Ability
+
+__all__ = ["Backend", "Shader", "add", "find", "known", "owning"]
+GROUP = "ingot.backends"  # of packages that bring one: the entry point names a Backend
+# Payload, arrays as they lie in memory by batch, number of outputs -> arrays by batch.
+Executor = Callable[[bytes, list[list[Any]], int], list[list[Any]]]
+
+
+@dataclass(frozen=True)
+class Shader:
+    """A delegate as a compute shader: bindings of set 0 are what it reads, then what it writes."""
+
+    file: str
+    spirv: bytes
+    constants: tuple[tuple[int, int | float], ...]  # specialization constants by id
+    groups: tuple[int, int, int]
+    textures: Mapping[int, str] = field(default_factory=dict)  # bindings that are images, and their Vulkan format
+
+
+@dataclass(frozen=True)
+class Backend:
+    """The ops it owns are its own: the target neither sees nor takes them, nor the roundings beside them."""
+
+    name: str
+    backend_id: str  # by which a program names it
+    # What it does with an op beside a target that stores these precisions; None: not one of its ops.
+    ability: Callable[[Node, Collection[str]], Ability | None]
+    partitioner: Callable[[], Any]  # ExecuTorch's kind; sees the op whole, with its dequantizes and its quantize
+    run: Executor  # its delegates on this machine, to verify the program with
+    description: str = ""
+    rules: Callable[[], tuple[Any, ...]] = tuple  # rewrites of what it owns, before anything is planned
+    shader: Callable[[bytes], Shader] | None = None  # its delegates in a scenario, from their payload
+
+
+def owning(*ops: str, precisions: Collection[str] = ("float",)) -> Callable[[Node, Collection[str]], Ability | None]:
+    """An ability by names of ops ("mylib::blur", "aten::grid_sampler_2d"; `*` stands for any): the same for all."""
+
+    def ability(node: Node, stored: Collection[str]) -> Ability | None:
+        name = str(getattr(getattr(node.target, "_schema", None), "name", ""))
+        if not any(fnmatchcase(name, pattern) for pattern in ops):
+            return None
+        return Ability(frozenset(precisions) & {*stored, "float"}, f"owned by name: {name}")
+
+    return ability
+
+
+_added: dict[str, Backend] = {}
+
+
+def add(backend: Backend) -> Backend:
+    """Make a backend known under its name: recipes may then ask for it with `beside`."""
+    _added[backend.name] = backend
+    return backend
+
+
+def known() -> dict[str, Backend]:
+    from ingot.backends.sampler import SAMPLER, SAMPLER_RGBA
+
+    return {SAMPLER.name: SAMPLER, SAMPLER_RGBA.name: SAMPLER_RGBA, **_installed(), **_added}
+
+
+def _installed() -> dict[str, Backend]:
+    return {e.name: e.load() for e in entry_points(group=GROUP) if e.name not in _added}
+
+
+def find(names: Collection[str]) -> tuple[Backend, ...]:
+    backends = known() if names else {}
+    for name in names:
+        if name not in backends:
+            raise InputError(f"no backend '{name}' to lower beside the target", hint=nearest(name, backends))
+    return tuple(backends[name] for name in names)

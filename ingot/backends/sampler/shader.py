@@ -1,0 +1,172 @@
+"""grid_sample as a compute shader: which file, with which constants, and its run on Arm's scenario-runner."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ingot.backends.sampler.job import MODES, PADDINGS, SIDES, Job, Side, read
+from ingot.errors import ArtefactError
+from ingot.targets.arm.scenario import run_scenario
+from ingot.targets.arm.vulkan import RUNNING, demand
+
+FOLDER = Path(__file__).parent / "shaders"
+STORED = {"image": ("float32", "int8"), "grid": ("float32", "int16", "int8"), "output": ("float32", "int8")}
+FORMATS = {"float32": "VK_FORMAT_R32_SFLOAT", "int8": "VK_FORMAT_R8_SINT", "int16": "VK_FORMAT_R16_SINT"}
+TEXTURE = "VK_FORMAT_R8G8B8A8_SNORM"
+TILE = 8  # output pixels of a work group, each way
+
+
+@dataclass(frozen=True)
+class Dispatch:
+    """What a Vulkan runtime needs beside the tensors: bindings 0 image, 1 grid, 2 output, all of set 0."""
+
+    file: str
+    spirv: bytes
+    constants: tuple[tuple[int, int | float], ...]  # specialization constants by id
+    groups: tuple[int, int, int]
+
+
+def dispatch(job: Job, texture: bool = False) -> Dispatch:
+    """The shader of a job; with `texture` its image is read from a texture that shares the tensor's memory."""
+    if texture and not can_be_texture(job):
+        why = "a texture holds one picture of four int8 channels, channels last, in steps of 1/127 from -127"
+        raise ArtefactError("the sampler's image cannot be a texture", why=why, hint="read it as a tensor")
+    for side, known in STORED.items():
+        if (dtype := getattr(job, side).dtype) not in known:
+            raise ArtefactError(f"the sampler has no shader for {side} of {dtype}", hint=f"one of: {', '.join(known)}")
+    file = file_name(job.image.dtype, job.grid.dtype, job.output.dtype, texture)
+    return Dispatch(file, _spirv(file), tuple(zip(count(), _constants(job), strict=False)), _groups(job))
+
+
+def can_be_texture(job: Job) -> bool:
+    """Does a texture of four signed normalized bytes give the same numbers? It reads -128 as -127."""
+    image = job.image
+    batch, channels = image.shape[:2]
+    plain = image.dtype == "int8" and image.scale is not None and np.float32(image.scale) == np.float32(1 / 127)
+    return plain and (batch, channels, image.layout, image.zero_point, image.qmin) == (1, 4, "channels_last", 0, -127)
+
+
+def file_name(image: str, grid: str, output: str, texture: bool) -> str:
+    return f"{'texture-snorm8' if texture else f'image-{image}'}_grid-{grid}_out-{output}.spv"
+
+
+def _spirv(file: str) -> bytes:
+    try:
+        return (FOLDER / file).read_bytes()
+    except OSError as e:
+        raise ArtefactError("a shader of the sampler is missing", why=str(e), hint="install Ingot again") from e
+
+
+def _constants(job: Job) -> Iterator[int | float]:
+    """In the order of the ids in sampler.comp."""
+    yield from (MODES.index(job.mode), PADDINGS.index(job.padding), int(job.align_corners))
+    yield from (*job.image.shape, *job.output.shape[2:])
+    yield from (int(side.layout == "channels_last") for side in (job.image, job.output))
+    yield from (_single(job.image.scale), job.image.zero_point, _single(job.grid.scale), job.grid.zero_point)
+    yield from (_single(1 / (job.output.scale or 1)), job.output.zero_point)
+    yield from job.output.limits if job.output.quantized else (0, 0)
+
+
+def _single(number: float | None) -> float:
+    """Rounded to the float32 the shader computes with; 1 where nothing is scaled."""
+    return float(np.float32(1 if number is None else number))
+
+
+def _groups(job: Job) -> tuple[int, int, int]:
+    batch, _, height, width = job.output.shape
+    return -(-width // TILE), -(-height // TILE), batch
+
+
+# ---- on the scenario-runner ----
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run of a job: its image and grid as they lie in memory."""
+
+    job: Job
+    arrays: Sequence[np.ndarray]
+    texture: bool = False
+
+
+def run(payload: bytes, batches: list[list[np.ndarray]], outputs: int, seconds: float) -> list[list[np.ndarray]]:
+    """The output for each batch, in one start of the runner."""
+    job = read(payload, batches, outputs)
+    return [[made] for made in run_tasks([Task(job, arrays) for arrays in batches], seconds)]
+
+
+def run_tasks(tasks: Sequence[Task], seconds: float) -> list[np.ndarray]:
+    """Any jobs in one start of the runner: it takes seconds, each job milliseconds."""
+    if not tasks:
+        return []
+    demand(*RUNNING)
+    with tempfile.TemporaryDirectory(prefix="ingot-sampler-run-") as folder:
+        made = run_scenario(write_scenario(Path(folder), tasks), seconds)
+    return [made[_file("output", t)] for t in range(len(tasks))]
+
+
+def write_scenario(folder: Path, tasks: Sequence[Task]) -> Path:
+    """scenario.json beside the shaders, image_<task>.npy and grid_<task>.npy; a run leaves output_<task>.npy."""
+    scenario: dict[str, list[Any]] = {"commands": [], "resources": []}
+    for t, task in enumerate(tasks):
+        task.job.check(task.arrays)
+        needed = dispatch(task.job, task.texture)
+        (folder / needed.file).write_bytes(needed.spirv)
+        for name, array in zip(SIDES, task.arrays, strict=False):
+            np.save(folder / _file(name, t), np.ascontiguousarray(array))
+        scenario["resources"] += [_shader(needed, t), *_resources(task, t)]
+        scenario["commands"].append(_command(needed, t))
+    file = folder / "scenario.json"
+    file.write_text(json.dumps(scenario, indent=1) + "\n")
+    return file
+
+
+def _file(name: str, t: int) -> str:
+    return f"{name}_{t}.npy"
+
+
+def _shader(needed: Dispatch, t: int) -> dict[str, Any]:
+    constants = [{"id": i, "value": value} for i, value in needed.constants]
+    shader = {"uid": f"shader_{t}", "src": needed.file, "type": "SPIR-V", "specialization_constants": constants}
+    return {"shader": shader}
+
+
+def _resources(task: Task, t: int) -> Iterator[dict[str, Any]]:
+    yield _texture(task.job.image, t) if task.texture else _tensor(task.job.image, "image", t)
+    yield from (_tensor(getattr(task.job, name), name, t) for name in SIDES[1:])
+
+
+def _tensor(side: Side, name: str, t: int) -> dict[str, Any]:
+    access, file = ("writeonly", "dst") if name == "output" else ("readonly", "src")
+    row = {"uid": f"{name}_{t}", "dims": list(side.stored), "format": FORMATS[side.dtype], "shader_access": access}
+    return {"tensor": row | {file: _file(name, t)}}
+
+
+def _texture(side: Side, t: int) -> dict[str, Any]:
+    return {"image": _texture_row(side, f"image_{t}") | {"src": _file("image", t)}}
+
+
+def _texture_row(side: Side, uid: str) -> dict[str, Any]:
+    _, height, width, _ = side.stored
+    return {"uid": uid, "dims": [1, width, height, 1], "format": TEXTURE, "shader_access": "readonly"}
+
+
+def shared_memory(side: Side, tensor: str, texture: str) -> list[dict[str, Any]]:
+    """Two resources, one memory: what a dispatch writes to the tensor the next one reads from the texture."""
+    # No file for the tensor: the runner would copy it without the gaps that a texture has between its rows.
+    shared = {"memory_group": {"id": f"memory of {tensor}"}, "tiling": "LINEAR"}
+    row = {"uid": tensor, "dims": list(side.stored), "format": FORMATS[side.dtype], "shader_access": "readwrite"}
+    return [{"tensor": row | shared}, {"image": _texture_row(side, texture) | shared}]
+
+
+def _command(needed: Dispatch, t: int) -> dict[str, Any]:
+    bindings = [{"set": 0, "id": i, "resource_ref": f"{name}_{t}"} for i, name in enumerate(SIDES)]
+    return {"dispatch_compute": {"shader_ref": f"shader_{t}", "rangeND": list(needed.groups), "bindings": bindings}}
