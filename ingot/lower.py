@@ -13,10 +13,11 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.backends.closing import close, closing, open_edge
+from ingot.backends.closing import OWNED, close, closing, open_edge
 from ingot.boundary import converts_io, described, encode, exposed, input_storages, output_storages
 from ingot.capture import Program, first_sentence, restore_state
 from ingot.casting import Boundary, Delegate, HostOp, TensorInfo
+from ingot.cutting import cut_off
 from ingot.errors import IngotError, LowerError
 from ingot.graph import copied, has_symbols, output_nodes, source_of, value_of
 from ingot.layout import layout_of, layouts, turn_outputs
@@ -71,6 +72,8 @@ def _root(error: BaseException) -> BaseException:
 
 
 def _export(program: Program, quantized: GraphModule, plan: Plan, target: Target) -> torch.export.ExportedProgram:
+    quantized = copied(quantized)
+    cut_off(quantized, plan, program.module, target.owns)
     for node in quantized.graph.nodes:
         # Provenance is copied again at every re-tracing and grows each time; nothing after this reads it.
         node.meta.pop("from_node", None)
@@ -81,7 +84,6 @@ def _export(program: Program, quantized: GraphModule, plan: Plan, target: Target
             and "quantize_per" not in str(node.target)
         ):
             node.meta["custom"] = {**(node.meta.get("custom") or {}), "ingot": "float"}
-    quantized = copied(quantized)
     close(quantized, lambda n: target.owns(n) or (not plan.integer_io and converts_io(n, plan)))
     _own_dequantizes(quantized)
     restore_state(quantized, program.state)  # the file starts from the values that the user's buffers had
@@ -135,8 +137,7 @@ def _to_edge(exported: torch.export.ExportedProgram, target: Target) -> Any:
 
 def _opened(edge: Any, target: Target) -> Any:
     """What was closed, opened for its owners now that the target has had its turn."""
-    open_edge(edge.exported_program().graph)
-    edge.exported_program().graph_module.recompile()
+    open_edge(edge.exported_program())
     for backend in target.beside:
         edge = edge.to_backend(backend.partitioner())
     return edge
@@ -234,6 +235,8 @@ def _is_boundary_quantize(node: Node) -> bool:
 def _host_op(node: Node, target: Target, reasons: dict[str, str]) -> HostOp:
     op = _op_name(node)
     reason = reasons.get(node.name) or f"{target.backend} has no kernel for {op}"
+    if node.meta.get(OWNED):
+        reason = f"{' or '.join(b.name for b in target.beside)} owns it, and its partitioner did not take it"
     hint = target.hints.get(
         op.split(".")[0], "rewrite it with ops the backend has, or accept the extra hop to the host"
     )

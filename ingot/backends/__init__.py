@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from functools import partial
 from importlib.metadata import entry_points
 from typing import Any
 
 from torch.fx import Node
 
-from ingot.errors import InputError, nearest
+from ingot.errors import InputError, TargetError, nearest
 from ingot.targets.base import Ability
 
 __all__ = ["Backend", "Shader", "add", "find", "known", "owning"]
@@ -21,12 +22,13 @@ Executor = Callable[[bytes, list[list[Any]], int], list[list[Any]]]
 
 @dataclass(frozen=True)
 class Shader:
-    """A delegate as a compute shader: bindings of set 0 are what it reads, then what it writes."""
+    """A delegate as a compute shader."""
 
     file: str
     spirv: bytes
     constants: tuple[tuple[int, int | float], ...]  # specialization constants by id
     groups: tuple[int, int, int]
+    bindings: tuple[int, ...]  # of set 0, for what it reads, then what it writes, in the order of its arguments
     textures: Mapping[int, str] = field(default_factory=dict)  # bindings that are images, and their Vulkan format
 
 
@@ -66,14 +68,17 @@ def add(backend: Backend) -> Backend:
     return backend
 
 
-def known() -> dict[str, Backend]:
+def known() -> dict[str, Callable[[], Backend]]:
+    """By name; each is loaded when it is asked for."""
     from ingot.backends.sampler import SAMPLER, SAMPLER_RGBA
 
-    return {SAMPLER.name: SAMPLER, SAMPLER_RGBA.name: SAMPLER_RGBA, **_installed(), **_added}
+    ours = {b.name: b for b in (SAMPLER, SAMPLER_RGBA)} | _added
+    brought = {e.name: e.load for e in entry_points(group=GROUP)}
+    return brought | {name: partial(_itself, backend) for name, backend in ours.items()}
 
 
-def _installed() -> dict[str, Backend]:
-    return {e.name: e.load() for e in entry_points(group=GROUP) if e.name not in _added}
+def _itself(backend: Backend) -> Backend:
+    return backend
 
 
 def find(names: Collection[str]) -> tuple[Backend, ...]:
@@ -81,4 +86,15 @@ def find(names: Collection[str]) -> tuple[Backend, ...]:
     for name in names:
         if name not in backends:
             raise InputError(f"no backend '{name}' to lower beside the target", hint=nearest(name, backends))
-    return tuple(backends[name] for name in names)
+    return tuple(_loaded(name, backends[name]) for name in names)
+
+
+def _loaded(name: str, load: Callable[[], Backend]) -> Backend:
+    try:
+        found = load()
+    except Exception as e:
+        why, hint = f"{type(e).__name__}: {e}", "install the package that brings it anew"
+        raise TargetError(f"backend '{name}' does not load", why=why, hint=hint) from e
+    if not isinstance(found, Backend):
+        raise TargetError(f"backend '{name}' is a {type(found).__name__}", hint="its entry point must name a Backend")
+    return found

@@ -14,13 +14,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch.fx import Graph, GraphModule, Node
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
 
 from ingot.graph import is_call
 from ingot.inputs import memory_format_of
 
 torch.library.define("ingot::closed", "(Tensor[] values, str key) -> Tensor")
 Owns = Callable[[Node], bool]
+OWNED = "ingot_owned"  # in the meta data of what was opened again
 
 
 @dataclass(frozen=True)
@@ -132,12 +134,15 @@ def reopen(module: GraphModule) -> None:
     module.recompile()
 
 
-def open_edge(graph: Graph) -> list[Node]:
+def open_edge(program: ExportedProgram) -> None:
     """Back to the ops, as ExecuTorch's edge dialect writes them."""
     from executorch.exir.passes.replace_aten_with_edge_pass import aten_to_edge
 
-    closed = [n for n in graph.nodes if is_closed(n)]
-    return [_open(_Emitter(n, _known[str(n.args[1])], aten_to_edge)) for n in closed]
+    for node in [n for n in program.graph.nodes if is_closed(n)]:
+        name = node.name
+        made = _open(_Emitter(node, _known[str(node.args[1])], aten_to_edge))
+        program.graph_signature.replace_all_uses(name, made.name)  # where it is an output of the program
+    program.graph_module.recompile()
 
 
 @dataclass(frozen=True)
@@ -153,7 +158,7 @@ class _Emitter:
             made = self.node.graph.call_function(self.dialect(op) if self.dialect else op, args, kwargs)
         kept = {k: v for k, v in self.closed.meta.items() if k not in ("val", "tensor_meta")}
         given = torch.fx.map_arg((args, kwargs), lambda n: n.meta["val"])
-        made.meta = {**kept, "val": op(*given[0], **given[1])}
+        made.meta = {**kept, "val": op(*given[0], **given[1]), OWNED: True}
         return made
 
     def laid_out(self, made: Node) -> Node:
@@ -165,7 +170,7 @@ class _Emitter:
 
 
 def _open(emit: _Emitter) -> Node:
-    """The op itself; the roundings beside it and its layout are written around it."""
+    """The op with the roundings beside it and its layout, in place of the closed one: what takes its place."""
     ops, closed, values = torch.ops.quantized_decomposed, emit.closed, list(emit.node.args[0])  # type: ignore[arg-type]
     read = zip(values, closed.reads, strict=True)
     real = [v if n is None else emit(ops.dequantize_per_tensor.default, v, *n) for v, n in read]
@@ -174,4 +179,4 @@ def _open(emit: _Emitter) -> Node:
     last = last if closed.gives is None else emit(ops.quantize_per_tensor.default, last, *closed.gives)
     emit.node.replace_all_uses_with(last)
     emit.node.graph.erase_node(emit.node)
-    return made
+    return last

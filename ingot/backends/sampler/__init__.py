@@ -50,7 +50,8 @@ def _shader(payload: bytes) -> Shader:
 
     job = Job.from_bytes(payload)
     made = dispatch(job, texture := can_be_texture(job))
-    return Shader(made.file, made.spirv, made.constants, made.groups, {0: TEXTURE} if texture else {})
+    textures = {0: TEXTURE} if texture else {}
+    return Shader(made.file, made.spirv, made.constants, made.groups, (*job.ordered((0, 1)), 2), textures)
 
 
 def _with_alpha() -> tuple[Any, ...]:

@@ -13,7 +13,7 @@ Taps = list[tuple[np.ndarray, np.ndarray]]  # pixels along one axis: where (not 
 def run(payload: bytes, batches: list[list[np.ndarray]], outputs: int) -> list[list[np.ndarray]]:
     """The output for each batch of image and grid; arrays come and go as they lie in memory."""
     job = read(payload, batches, outputs)
-    return [[_sample(job, image, grid)] for image, grid in batches]
+    return [[_sample(job, *job.ordered(arrays))] for arrays in batches]
 
 
 def _sample(job: Job, image: np.ndarray, grid: np.ndarray) -> np.ndarray:

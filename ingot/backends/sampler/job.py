@@ -60,6 +60,7 @@ class Job:
     image: Side
     grid: Side
     output: Side
+    grid_first: bool = False  # among the delegate's arguments
 
     def __post_init__(self) -> None:
         if why := next(_complaints(self), None):
@@ -71,6 +72,10 @@ class Job:
     @staticmethod
     def from_bytes(payload: bytes) -> Job:
         return Job(**_read(bytes(payload)))
+
+    def ordered(self, arguments: Sequence[Any]) -> list[Any]:
+        """Image and grid, from what the delegate is called with."""
+        return list(reversed(arguments)) if self.grid_first else list(arguments)
 
     def check(self, arrays: Sequence[np.ndarray]) -> None:
         """Are these an image and a grid as the job says they are stored?"""
@@ -88,7 +93,7 @@ def read(payload: bytes, batches: Sequence[Sequence[np.ndarray]], outputs: int) 
     if outputs != 1:
         raise ArtefactError(f"the sampler gives one output, and {outputs} are expected", hint="lower the model again")
     for arrays in batches:
-        job.check(arrays)
+        job.check(job.ordered(arrays))
     return job
 
 
@@ -111,7 +116,8 @@ def _read(payload: bytes) -> dict[str, Any]:
 
 def _fields(row: Mapping[str, Any]) -> dict[str, Any]:
     sides = {name: Side(**{**row[name], "shape": tuple(row[name]["shape"])}) for name in SIDES}
-    return {"mode": row["mode"], "padding": row["padding"], "align_corners": row["align_corners"], **sides}
+    rest = {k: row[k] for k in ("mode", "padding", "align_corners", "grid_first")}
+    return {**rest, **sides}
 
 
 # ---- what makes no sense ----

@@ -73,7 +73,15 @@ def job_of(nodes: Collection[Node]) -> Job:
     how = cast(tuple[int, int, bool], (*sampler.args[2:5], *(0, 0, False)[len(sampler.args) - 2 :]))
     image, grid = _sides(sampler)
     last = (sampler, *_made(sampler))[-1]
-    return Job(MODES[how[0]], PADDINGS[how[1]], bool(how[2]), _stored(image), _stored(grid), _side(last, last))
+    stored = (_stored(image), _stored(grid), _side(last, last))
+    return Job(MODES[how[0]], PADDINGS[how[1]], bool(how[2]), *stored, grid_first=_comes_first(grid, image, nodes))
+
+
+def _comes_first(one: Node, other: Node, nodes: Collection[Node]) -> bool:
+    """In the order of the arguments, which is that of their first uses."""
+    inputs = [n for n in nodes if n.op == "placeholder"]
+    places = [inputs.index(n if n in inputs else n.all_input_nodes[0]) for n in (one, other)]
+    return places[0] < places[1]
 
 
 def _stored(read: Node) -> Side:

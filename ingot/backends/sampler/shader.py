@@ -100,7 +100,7 @@ class Task:
 def run(payload: bytes, batches: list[list[np.ndarray]], outputs: int, seconds: float) -> list[list[np.ndarray]]:
     """The output for each batch, in one start of the runner."""
     job = read(payload, batches, outputs)
-    return [[made] for made in run_tasks([Task(job, arrays) for arrays in batches], seconds)]
+    return [[made] for made in run_tasks([Task(job, job.ordered(a)) for a in batches], seconds)]
 
 
 def run_tasks(tasks: Sequence[Task], seconds: float) -> list[np.ndarray]:

@@ -105,9 +105,10 @@ def separate(graph: Graph) -> None:
 
 
 def _cut_off_by(quantize: Node, between: tuple[float, float]) -> bool:
-    _, scale, zero, low, high = cast(tuple[Any, float, int, int, int], quantize.args[:5])
+    _, scale, zero, _, _, dtype = cast(tuple[Any, float, int, int, int, torch.dtype], quantize.args[:6])
     least, most = (x / scale + zero for x in between)
-    return round(least) <= low and round(most) >= high
+    limits = torch.iinfo(dtype)  # what kernels cut off at, however narrow the plan's range is
+    return round(least) <= limits.min and round(most) >= limits.max
 
 
 def _store_between(producer: Node, activation: Node, after: Node) -> None:

@@ -174,28 +174,27 @@ def _shader_stage(made: Scenario, i: int, shader: Shader) -> Stage:
     made.resources.append({"shader": row})
 
     def commands(b: int, reads: list[str], writes: list[str]) -> Iterator[dict[str, Any]]:
-        uids = [_seen_as(made, uid, shader.textures.get(k)) for k, uid in enumerate((*reads, *writes))]
-        bindings = [{"set": 0, "id": k, "resource_ref": uid} for k, uid in enumerate(uids)]
+        bound = dict(zip(shader.bindings, (*reads, *writes), strict=True))
+        seen = {k: _texture(made, uid, shader.textures[k]) if k in shader.textures else uid for k, uid in bound.items()}
+        bindings = [{"set": 0, "id": k, "resource_ref": uid} for k, uid in sorted(seen.items())]
         yield {"dispatch_compute": {"shader_ref": row["uid"], "rangeND": list(shader.groups), "bindings": bindings}}
 
     return commands
 
 
-def _seen_as(made: Scenario, uid: str, texture: str | None) -> str:
-    """The tensor itself, or a texture in the same memory: nothing is copied between a graph and a shader."""
-    if texture is None:
-        return uid
+def _texture(made: Scenario, uid: str, format_: str) -> str:
+    """A tensor as an image: in the same memory, so that nothing is copied between a graph and a shader.
+
+    What comes from a file is read twice instead: the runner fills shared memory without regard to how rows are aligned.
+    """
     image, row = f"{uid}_texture", made.rows[uid]
     if image not in made.rows:
         _, height, width, _ = row["dims"]
-        row["memory_group"] = {"id": f"{uid}_memory"}
-        made.rows[image] = {
-            "uid": image,
-            "dims": [1, width, height, 1],
-            "format": texture,
-            "shader_access": "image_read",
-        }
-        made.rows[image]["memory_group"] = row["memory_group"]
+        shared = {"memory_group": {"id": f"{uid}_memory"}, "tiling": "LINEAR"}
+        source = {"src": row["src"]} if "src" in row else shared
+        row |= {} if "src" in row else shared
+        how = {"uid": image, "dims": [1, width, height, 1], "format": format_, "shader_access": "readonly"}
+        made.rows[image] = how | source
         made.resources.append({"image": made.rows[image]})
     return image
 
