@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import OutputKind
 from torch.fx import GraphModule, Node
+from torch.fx.passes.infra.pass_base import PassResult
 
 from ingot.capture import Program
 from ingot.errors import InputError, nearest
@@ -56,39 +56,39 @@ def _turned(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
-def turn_outputs(exported: ExportedProgram, which: Sequence[bool]) -> None:
-    """Have these outputs channels-last; those that come out so are left alone."""
-    specs = [s for s in exported.graph_signature.output_specs if s.kind is OutputKind.USER_OUTPUT]
-    nodes = {n.name: n for n in exported.graph.nodes}
-    for spec, wanted in zip(specs, which, strict=True):
-        node = nodes.get(getattr(spec.arg, "name", ""))
-        if wanted and node is not None and not _is_turned(node):
-            spec.arg.name = _clone(node).name  # type: ignore[union-attr]
-    exported.graph_module.recompile()
+def turning(which: Sequence[bool]) -> Callable[[GraphModule], PassResult]:
+    """A pass over an edge program that has these outputs channels-last; those that come out so are left alone."""
+
+    def turn(module: GraphModule) -> PassResult:
+        last = next(n for n in reversed(module.graph.nodes) if n.op == "output")
+        given = list(last.args[0])  # type: ignore[arg-type]
+        start = len(given) - len(which)  # what the program keeps comes before what it gives
+        turned = [_turned_after(n) if start <= i and which[i - start] else n for i, n in enumerate(given)]
+        last.args = (tuple(turned),)
+        module.recompile()
+        return PassResult(module, turned != given)
+
+    return turn
 
 
-def _is_turned(node: Node) -> bool:
-    return node.meta["val"].is_contiguous(memory_format=torch.channels_last)
+def _turned_after(node: Any) -> Any:
+    from executorch.exir.dialects._ops import ops
 
-
-def _clone(node: Node) -> Node:
-    last = next(n for n in reversed(node.graph.nodes) if n.op == "output")
-    how: Any = {"memory_format": torch.channels_last}
-    with node.graph.inserting_before(last):
-        made = node.graph.call_function(torch.ops.aten.clone.default, (node,), how)
-    made.meta = {**node.meta, "val": node.meta["val"].clone(**how)}
-    last.replace_input_with(node, made)
+    if node.meta["val"].is_contiguous(memory_format=torch.channels_last):
+        return node
+    with node.graph.inserting_after(node):
+        made = node.graph.call_function(
+            ops.edge.dim_order_ops._clone_dim_order.default, (node,), {"dim_order": [0, 2, 3, 1]}
+        )
+    made.meta = {**node.meta, "val": _turned(node.meta["val"])}
     return made
 
 
-def layouts(exported: ExportedProgram) -> tuple[list[str], list[str]]:
+def layouts(program: ExportedProgram) -> tuple[list[str], list[str]]:
     """Of the inputs and of the outputs, as the program takes and gives them."""
-    values = {n.name: n.meta.get("val") for n in exported.graph.nodes}
-    signature = exported.graph_signature
-    return tuple(
-        [layout_of(values.get(str(name))) for name in names]
-        for names in (signature.user_inputs, signature.user_outputs)
-    )  # type: ignore[return-value]
+    values = {n.name: n.meta.get("val") for n in program.graph.nodes}
+    taken, given = program.graph_signature.user_inputs, program.graph_signature.user_outputs
+    return [layout_of(values.get(str(n))) for n in taken], [layout_of(values.get(str(n))) for n in given]
 
 
 def layout_of(val: object) -> str:

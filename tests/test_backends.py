@@ -85,7 +85,11 @@ def _run(steps: list[Any], x: torch.Tensor) -> torch.Tensor:
         elif name == "quantize_per_tensor":
             x = ops.quantize_per_tensor(x, *numbers[:4], torch.int8)
         else:
-            x = torch.ops.ingot_test_backends.sharpen(x, numbers[0]) if name == "sharpen" else torch.nn.functional.gelu(x)
+            x = (
+                torch.ops.ingot_test_backends.sharpen(x, numbers[0])
+                if name == "sharpen"
+                else torch.nn.functional.gelu(x)
+            )
     return x
 
 

@@ -315,6 +315,26 @@ def test_channels_last_is_a_property_of_the_plan(target: str) -> None:
     assert casting.check.outputs[0].faithful_db > 60
 
 
+class Sliced(Plain):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.two(torch.cat([self.one(x)[:, :3], self.one(x)[:, 3:]], 1))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_layout_that_gets_lost_on_the_way_is_brought_back(target: str) -> None:
+    """A slice of a channels-last tensor is none in ExecuTorch; what the file says is what counts."""
+    from executorch.exir._serialize._program import deserialize_pte_binary
+
+    batches = plain_batches()
+    recipe: dict[str, Any] = {"channels_last": ["*"], "inputs": ["snorm8"], "outputs": ["int8"]}
+    where = HERE if target == "vgf" else {}
+    casting = ingot.cast(Sliced(), batches[0], target=target, calibration=batches, recipe=recipe | where)
+    plan = deserialize_pte_binary(casting.pte).program.execution_plan[0]
+    assert [list(plan.values[i].val.dim_order) for i in (*plan.inputs, *plan.outputs)] == [[0, 2, 3, 1]] * 2
+    assert casting.io.outputs[0].layout == "channels_last"
+    assert casting.check.outputs[0].faithful_db > 60
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_numbers_stay_in_the_range_that_was_asked_for(target: str) -> None:
     """snorm8 ends at -127; int8 kernels would give -128, which a texture reads as the same."""

@@ -1,0 +1,108 @@
+"""What became of every op: delegates with what they take and give, host ops with their reasons."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ingot.backends.closing import OWNED
+from ingot.casting import Delegate, HostOp, TensorInfo
+from ingot.graph import source_of
+from ingot.layout import layout_of
+from ingot.targets.base import Files, Target, digest
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[dict[str, str]]:
+    """What the partitioner says of each op it leaves, caught from its own log."""
+    found: dict[str, str] = {}
+
+    class Catch(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            node, reason = getattr(record.msg, "node", None), getattr(record.msg, "reason", None)
+            if node is not None and reason:
+                found.setdefault(node.name, str(reason))
+
+    # Partitioners only: at this level a backend's serialiser writes its graphs into the current folder.
+    names = [n for n in list(logging.root.manager.loggerDict) if n.startswith("executorch") and "partition" in n]
+    loggers = [logging.getLogger(n) for n in names]
+    with contextlib.ExitStack() as stack:
+        for logger in loggers:
+            stack.enter_context(_listening(logger, Catch()))
+        yield found
+
+
+@contextlib.contextmanager
+def _listening(logger: logging.Logger, handler: logging.Handler) -> Iterator[None]:
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+def delegates_of(graph: GraphModule, files: Mapping[str, Files]) -> tuple[Delegate, ...]:
+    calls = [n for n in graph.graph.nodes if n.op == "call_function" and "call_delegate" in str(n.target)]
+    return tuple(_delegate(graph, n, files) for n in calls)
+
+
+def _delegate(graph: GraphModule, node: Node, files: Mapping[str, Files]) -> Delegate:
+    lowered = getattr(graph, str(node.args[0].target))  # type: ignore[union-attr]
+    ops = [n for n in lowered.original_module.graph.nodes if n.op == "call_function"]
+    kinds = [_op_name(n) for n in ops if n.target.__name__ != "getitem" and "quantize_per" not in str(n.target)]
+    inputs = tuple(tensor_info(a) for a in node.args[1:] if isinstance(a, Node))
+    outputs = tuple(tensor_info(u) for u in node.users if u.op == "call_function")
+    name = digest(lowered.processed_bytes)
+    return Delegate(lowered.backend_id, len(kinds), inputs, outputs, tuple(kinds), name, files.get(name, {}))
+
+
+def tensor_info(node: Node) -> TensorInfo:
+    val = node.meta.get("val")
+    if not isinstance(val, torch.Tensor):
+        return TensorInfo(node.name, type(val).__name__, ())
+    shape = tuple(d if isinstance(d, int) else str(d) for d in val.shape)
+    return TensorInfo(node.name, str(val.dtype).removeprefix("torch."), shape, layout_of(val))
+
+
+def host_ops_of(graph: GraphModule, target: Target, reasons: dict[str, str]) -> tuple[HostOp, ...]:
+    nodes = [n for n in graph.graph.nodes if n.op == "call_function" and _is_host_op(n)]
+    return tuple(_host_op(n, target, reasons) for n in nodes)
+
+
+def _is_host_op(node: Node) -> bool:
+    name = str(node.target)
+    if "call_delegate" in name or getattr(node.target, "__name__", "") == "getitem":
+        return False
+    return not (_is_boundary_quantize(node) or "sym_size" in name or "sym_constrain" in name)
+
+
+def _is_boundary_quantize(node: Node) -> bool:
+    """Conversions of a graph input or of a graph output are the interface, not work left behind."""
+    if "quantize_per" not in str(node.target):
+        return False
+    return all(u.op == "output" for u in node.users) or all(n.op == "placeholder" for n in node.all_input_nodes)
+
+
+def _host_op(node: Node, target: Target, reasons: dict[str, str]) -> HostOp:
+    op = _op_name(node)
+    reason = reasons.get(node.name) or f"{target.backend} has no kernel for {op}"
+    if node.meta.get(OWNED):
+        reason = f"{' or '.join(b.name for b in target.beside)} owns it, and its partitioner did not take it"
+    hint = target.hints.get(
+        op.split(".")[0], "rewrite it with ops the backend has, or accept the extra hop to the host"
+    )
+    return HostOp(op, node.name, source_of(node), reason, hint)
+
+
+def _op_name(node: Node) -> str:
+    name = getattr(node.target, "__name__", str(node.target))
+    return name.removeprefix("aten.")
