@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import json
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -33,8 +34,8 @@ def _name(node: Any) -> str:
     return str(node.target._schema.name).rpartition("::")[2]
 
 
-@pytest.fixture(scope="module")
-def partitioner() -> Any:
+@cache
+def takes() -> Any:
     from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
     from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 
@@ -65,6 +66,11 @@ def partitioner() -> Any:
             return node.op == "call_function" and hasattr(node.target, "_schema") and _name(node) == self.op
 
     return Takes
+
+
+@pytest.fixture(scope="module")
+def partitioner() -> Any:
+    return takes()
 
 
 SEEN: list[list[Any]] = []
@@ -122,13 +128,14 @@ class Activated(Sharpened):
         return self.two(nn.functional.gelu(self.one(x)))
 
 
+IMAGES = [(torch.randn(1, 3, 12, 12, generator=torch.Generator().manual_seed(i)),) for i in range(6)]
+
+
 def cast(net: nn.Module, target: str, beside: str) -> ingot.Casting:
-    torch.manual_seed(0)
-    batches = [(torch.randn(1, 3, 12, 12),) for _ in range(6)]
     recipe: dict[str, Any] = {"beside": [beside]}
     if target == "vgf":
         recipe["options"] = {"run_on": "reference-model"}
-    return ingot.cast(net.eval(), batches[0], target=target, calibration=batches, recipe=recipe)
+    return ingot.cast(net.eval(), IMAGES[0], target=target, calibration=IMAGES, recipe=recipe)
 
 
 TARGETS = {"xnnpack": "XnnpackBackend", "vgf": "VgfBackend", "ethos-u55-128": "EthosUBackend"}

@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import runpy
+import shutil
 import tomllib
 from pathlib import Path
 
 import pytest
+import torch
 
+import ingot
 from ingot.cli import main
 from ingot.recipe import Recipe, recipe_from
 from ingot.scopes import NAMED
+from tests.test_backends import IMAGES, Sharpened, takes
+from tests.test_backends import run as run_sharpen
+from tests.test_graphics import need_runner
 
 ROOT = Path(__file__).parent.parent
 
@@ -51,6 +58,33 @@ def test_ten_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     Path("better.py").write_text(code.replace("torch.erf", "torch.tanh"))
     assert main([c.replace("net.py", "better.py") for c in cast]) == 0
     assert "1 delegate, 0 host ops" in capsys.readouterr().out
+
+
+def test_graphics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """With the example's net, untrained and small, and the backend of test_backends."""
+    need_runner()
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "examples/temporal.toml", tmp_path)
+    example = runpy.run_path(str(ROOT / "examples/temporal.py"))
+    picture = torch.rand(1, 3, 64, 64) * 2 - 1
+    torch.manual_seed(0)
+    net, batches = example["Temporal"]().eval(), [example["scene"](picture, 24, seed)[:3] for seed in range(4)]
+    names = {"ingot": ingot, "net": net, "batches": batches, "example": batches[0]}
+    scenario, own = python_blocks(ROOT / "docs/graphics.md")
+    exec(compile(scenario, "graphics.md", "exec"), names)
+    assert main(["run", "scenario"]) == 0
+    assert "tanh_1: as expected, off by at most" in capsys.readouterr().out
+    names |= {"net": Sharpened(), "batches": IMAGES, "example": IMAGES[0], "run": run_sharpen}
+    names["SharpenPartitioner"] = lambda: takes()("sharpen")
+    own = own.replace("SharpenBackend", "TestBackend").replace("mylib", "ingot_test_backends")
+    exec(compile(own, "graphics.md", "exec"), names)
+    assert [d.backend for d in names["casting"].delegates] == ["VgfBackend", "TestBackend", "VgfBackend"]
+
+
+def test_the_recipe_of_the_graphics_guide_is_the_examples() -> None:
+    (toml,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/graphics.md").read_text(), re.S)
+    shown, used = tomllib.loads(toml), tomllib.loads((ROOT / "examples/temporal.toml").read_text())
+    assert shown == {k: v for k, v in used.items() if k != "beside"}
 
 
 def test_the_recipe_in_the_guide_names_every_key() -> None:
