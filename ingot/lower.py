@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule
 
-from ingot.backends.closing import close, closing, open_edge
+from ingot.backends.closing import closing, open_edge
 from ingot.boundary import converts_io, described, encode, exposed, input_storages, output_storages
 from ingot.capture import Program, first_sentence, restore_state
 from ingot.casting import Boundary, Delegate, HostOp
@@ -37,8 +37,10 @@ class Lowered:
 
 def lower_graph(program: Program, quantized: GraphModule, plan: Plan, target: Target) -> Lowered:
     """Lower the quantized form of `program` for `target`."""
-    with closing(), listening() as reasons:
-        exported = _stage("export", target, lambda: _export(program, exposed(quantized, plan), plan, target))
+    with closing() as close, listening() as reasons:
+        whole = _whole(program, exposed(quantized, plan), plan, target)
+        close(whole, lambda n: target.owns(n) or (not plan.integer_io and converts_io(n, plan)))
+        exported = _stage("export", target, lambda: _export(program, whole, plan))
         turned = [n.name in plan.channels_last for n in output_nodes(program.module)]
         edge = _stage("partition", target, lambda: _to_edge(exported, target, turned))
     graph, boundary = edge.exported_program().graph_module, _boundary(program, plan, edge.exported_program())
@@ -71,7 +73,8 @@ def _root(error: BaseException) -> BaseException:
     return error
 
 
-def _export(program: Program, quantized: GraphModule, plan: Plan, target: Target) -> torch.export.ExportedProgram:
+def _whole(program: Program, quantized: GraphModule, plan: Plan, target: Target) -> GraphModule:
+    """A copy for the backend: ranges kept, what is planned to be float marked as such."""
     quantized = copied(quantized)
     cut_off(quantized, plan, program.module, target.owns)
     for node in quantized.graph.nodes:
@@ -84,7 +87,10 @@ def _export(program: Program, quantized: GraphModule, plan: Plan, target: Target
             and "quantize_per" not in str(node.target)
         ):
             node.meta["custom"] = {**(node.meta.get("custom") or {}), "ingot": "float"}
-    close(quantized, lambda n: target.owns(n) or (not plan.integer_io and converts_io(n, plan)))
+    return quantized
+
+
+def _export(program: Program, quantized: GraphModule, plan: Plan) -> torch.export.ExportedProgram:
     _own_dequantizes(quantized)
     restore_state(quantized, program.state)  # the file starts from the values that the user's buffers had
     shapes = program.dynamic_shapes

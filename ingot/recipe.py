@@ -62,6 +62,9 @@ class Recipe:
         for name in ("scopes", "inputs", "outputs", "options"):  # so that python may give plain dicts and lists
             object.__setattr__(self, name, _typed(name, getattr(self, name)))
         check_method(self.range)
+        if not self.quantize and (self.scopes or self.inputs or self.outputs):
+            why = "scopes, inputs and outputs say how numbers are stored"
+            raise InputError("quantize = false leaves nothing to store", why=why, hint="leave one of them out")
 
 
 def recipe_from(value: Any) -> Recipe:
@@ -112,6 +115,8 @@ def _options(name: str, value: Any) -> tuple[tuple[str, Any], ...]:
         return value  # in this form already
     if not isinstance(value, Mapping):
         raise wrong_type(name, "table", value)
+    if odd := [k for k, v in value.items() if not isinstance(v, (str, int, float, bool))]:
+        raise InputError(f"option '{odd[0]}' cannot be a {type(value[odd[0]]).__name__}", hint="a string or a number")
     return tuple(sorted(value.items()))
 
 

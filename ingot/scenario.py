@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,13 +41,24 @@ def write(casting: Casting, folder: str | Path, batches: Iterable[Any] | None = 
         raise ArtefactError(f"a program for {casting.target} is no scenario", why=why, hint="target='vgf'")
     chosen = [evidence.program.flatten(b) for b in batches] if batches else [evidence.program.example_inputs]
     given = [encode(b, casting.io.inputs) for b in chosen]
-    place = Path(folder)
+    expected, place = run_quantized(evidence, chosen), Path(folder)
     try:
-        file: Path = evidence.target.scenario(place, casting.pte, [_lying(b, casting.io.inputs) for b in given])
-        _write_expected(place, run_quantized(evidence, chosen), casting)
+        with _aside(place) as temporary:
+            evidence.target.scenario(temporary, casting.pte, [_lying(b, casting.io.inputs) for b in given])
+            _write_expected(temporary, expected, casting)
     except OSError as e:
         raise ArtefactError(f"could not write {place}", why=str(e), hint="choose another folder") from e
-    return file
+    return place / "scenario.json"
+
+
+@contextmanager
+def _aside(folder: Path) -> Iterator[Path]:
+    """A folder whose files appear in the one that is meant when all are there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name:
+        yield Path(name)
+        for file in Path(name).iterdir():
+            os.replace(file, folder / file.name)
 
 
 def _lying(tensors: Sequence[torch.Tensor], infos: Sequence[TensorInfo]) -> list[np.ndarray]:
@@ -77,14 +91,13 @@ def run(folder: str | Path, seconds: float = 300.0, keep: str | Path | None = No
     made = run_scenario(place / "scenario.json", seconds)
     if keep is not None:
         _keep(Path(keep), made)
-    infos = json.loads(_read(place / "io.json"))["outputs"]
-    return [_outcome(place, info, i, made) for i, info in enumerate(infos)]
+    return [_outcome(place, name, i, made) for i, name in enumerate(_names(place / "io.json"))]
 
 
-def _read(file: Path) -> str:
+def _names(file: Path) -> list[str]:
     try:
-        return file.read_text()
-    except OSError as e:
+        return [str(info["name"]) for info in json.loads(file.read_text())["outputs"]]
+    except (OSError, ValueError, KeyError, TypeError) as e:
         raise InputError(f"cannot read {file}", why=str(e), hint="casting.scenario(folder) writes it") from e
 
 
@@ -94,7 +107,7 @@ def _keep(folder: Path, made: dict[str, np.ndarray]) -> None:
         np.save(folder / name, array)
 
 
-def _outcome(folder: Path, info: dict[str, Any], i: int, made: dict[str, np.ndarray]) -> Outcome:
+def _outcome(folder: Path, name: str, i: int, made: dict[str, np.ndarray]) -> Outcome:
     names = sorted(n for n in made if n.startswith("output_") and n.endswith(f"_{i}.npy"))
     pairs = [(_load(folder / n.replace("output", "expected", 1)), made[n]) for n in names]
     wanted, got = (
@@ -103,7 +116,7 @@ def _outcome(folder: Path, info: dict[str, Any], i: int, made: dict[str, np.ndar
     )
     steps = max((float((w - g).abs().max()) for w, g in zip(wanted, got, strict=True)), default=0.0)
     db = measure(wanted, got).sqnr_db
-    return Outcome(str(info["name"]), steps, db, db >= FAITHFUL_DB)
+    return Outcome(name, steps, db, db >= FAITHFUL_DB)
 
 
 def _load(file: Path) -> np.ndarray:

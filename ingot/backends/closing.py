@@ -17,7 +17,8 @@ import torch
 from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 
-from ingot.graph import is_call
+from ingot.errors import LowerError
+from ingot.graph import is_call, source_of, value_of
 from ingot.inputs import memory_format_of
 
 torch.library.define("ingot::closed", "(Tensor[] values, str key) -> Tensor")
@@ -77,28 +78,28 @@ def _run(values: list[torch.Tensor], key: str) -> torch.Tensor:
 
 
 @contextmanager
-def closing() -> Iterator[None]:
-    """Closed ops are known for the time of one lowering."""
-    before = set(_known)
+def closing() -> Iterator[Callable[[GraphModule, Owns], None]]:
+    """For the time of one lowering, what closes every op that somebody else owns, in place."""
+    keys: list[str] = []
     try:
-        yield
+        yield lambda module, owns: keys.extend(_close_all(module, owns))
     finally:
-        for key in _known.keys() - before:
+        for key in keys:
             del _known[key]
 
 
 # ---- closing ----
 
 
-def close(module: GraphModule, owns: Owns) -> None:
-    """Every op that somebody else owns, in place."""
-    for node in [n for n in module.graph.nodes if n.op == "call_function" and owns(n)]:
-        _close(node)
+def _close_all(module: GraphModule, owns: Owns) -> list[str]:
+    keys = [_close(n) for n in list(module.graph.nodes) if n.op == "call_function" and owns(n)]
     module.graph.eliminate_dead_code()
     module.recompile()
+    return keys
 
 
-def _close(node: Node) -> None:
+def _close(node: Node) -> str:
+    _refuse(node)
     values, last = list(node.all_input_nodes), _quantizes(node)
     hole: Any = lambda n: Hole(values.index(n))  # noqa: E731  torch types what may stand in a graph
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), hole)
@@ -111,6 +112,16 @@ def _close(node: Node) -> None:
     made.meta = dict((last[0] if last else node).meta)
     for old in last or [node]:
         old.replace_all_uses_with(made)
+    return key
+
+
+def _refuse(node: Node) -> None:
+    """A closed op is called with tensors and gives one."""
+    sizes = [n for n in node.all_input_nodes if n.op == "call_function" and not hasattr(n.target, "_schema")]
+    if sizes or isinstance(value_of(node), (tuple, list)):
+        why = "it gives several values" if not sizes else f"{sizes[0].name} is a size that is known only at run time"
+        hint = "leave the op to the target, or wrap it in one that gives one tensor"
+        raise LowerError(f"another backend cannot own {node.name}", where=source_of(node), why=why, hint=hint)
 
 
 def _quantizes(node: Node) -> list[Node]:

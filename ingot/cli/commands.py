@@ -32,6 +32,8 @@ def run(options: argparse.Namespace) -> Answer:
 
 def cast(options: argparse.Namespace) -> Answer:
     check_folder(options.output)
+    if options.scenario and "vgf" not in options.target:
+        raise InputError("--scenario is for vgf", why="a scenario is made of .vgf files", hint="--target vgf")
     recipe = recipe_from(options.recipe)
     loaded, example, batches = _inputs(options)
     targets = list(dict.fromkeys(options.target))
@@ -54,7 +56,7 @@ def cast(options: argparse.Namespace) -> Answer:
 def _write_scenarios(castings: Casting | Mapping[str, Casting], output: Path) -> None:
     each = {output / t: c for t, c in castings.items()} if isinstance(castings, Mapping) else {output: castings}
     for folder, casting in each.items():
-        if casting.evidence.target.scenario is not None or len(each) == 1:
+        if casting.evidence.target.scenario is not None:
             casting.scenario(folder / "scenario")
 
 

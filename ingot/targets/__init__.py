@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from ingot.errors import InputError, TargetError, nearest
@@ -38,7 +39,6 @@ def find(name: str, options: Iterable[tuple[str, Any]] = (), others: Collection[
     `others` are backends beside it.
     """
     from ingot import backends  # they say what they can do in a target's words, so they come after this package
-    from ingot.targets.beside import beside
 
     targets = known()
     if name not in targets:
@@ -50,7 +50,15 @@ def find(name: str, options: Iterable[tuple[str, Any]] = (), others: Collection[
             why="not installed, or installed but not importable",
             hint="; ".join(dict.fromkeys(status.missing.values())),
         )
-    return beside(_configured(targets[name], dict(options)), backends.find(others))
+    return _composed(name, tuple(options), backends.find(others))
+
+
+@lru_cache(maxsize=16)
+def _composed(name: str, options: tuple[tuple[str, Any], ...], others: tuple[Any, ...]) -> Target:
+    """The same arguments give the same object, by which rewritten programs are found again."""
+    from ingot.targets.beside import beside
+
+    return beside(_configured(known()[name], dict(options)), others)
 
 
 def _configured(target: Target, options: dict[str, Any]) -> Target:

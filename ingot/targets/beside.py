@@ -10,7 +10,7 @@ from typing import Any
 from torch.fx import GraphModule, Node
 
 from ingot.backends import Backend
-from ingot.backends.closing import close, closing, is_closed, reopen
+from ingot.backends.closing import closing, is_closed, reopen
 from ingot.targets.base import Ability, Target
 
 
@@ -64,7 +64,7 @@ class _Around:
         owned = partial(_owned, self.backends, self.formats)
         if not any(owned(n) for n in module.graph.nodes):
             return list(self.rule.apply(module))
-        with closing():
+        with closing() as close:
             close(module, lambda n: owned(n) is not None)
             places = self.rule.apply(module)
             reopen(module)

@@ -53,7 +53,7 @@ def failure(tool: Requirement, done: subprocess.CompletedProcess[str]) -> Artefa
     for sign, why, needed in CAUSES:
         if re.search(sign, said):
             return ArtefactError(f"{tool.name} failed", why=f"{why}: {said}", hint=_remedy(needed or tool))
-    hint = f"is the .vgf whole, and made for this version of the tools? {tool.install}"
+    hint = f"is what it was given whole, and made for this version of the tools? {tool.install}"
     return ArtefactError(f"{tool.name} failed", why=said, hint=hint)
 
 
