@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +19,7 @@ from ingot.lower import lower_graph
 from ingot.plan.model import Plan
 from ingot.plan.solve import solve, solve_each, unquantized
 from ingot.plan.validate import validate, with_biases
-from ingot.progress import Silent
+from ingot.progress import Silent, Steps
 from ingot.qat import Training, prepare
 from ingot.quantize import quantize
 from ingot.ranges import Ranges
@@ -29,7 +27,11 @@ from ingot.recipe import Recipe, recipe_from
 from ingot.recorder import measured_again, record_module
 from ingot.rehearse import METHODS, can_rehearse, rehearsed
 from ingot.targets import Availability, available, find
+from ingot.targets.base import Target
 from ingot.verify import Evidence, verify_artefact
+from ingot.weights.choice import refuse_unseen, weights_from
+from ingot.weights.moments import Moments
+from ingot.weights.road import planned, quantized_weights
 
 Batch = tuple[torch.Tensor, ...]
 
@@ -49,24 +51,56 @@ def cast(
     """Cast `model` for `target`: a Casting that was executed and compared, or a dict of them for several targets."""
     names = [target] if isinstance(target, str) else list(target)
     _check_arguments(names, calibration, weights, on_mismatch)
-    settings, steps = recipe_from(recipe), _Steps(progress or Silent())
+    settings, steps = recipe_from(recipe), Steps(progress or Silent())
     for name in names:
-        find(name, settings.options, settings.beside)
+        found = find(name, settings.options, settings.beside)
+        if weights is not None:
+            refuse_unseen(weights_from(weights), found)
     with steps("capture"):
         program = capture(model, example_inputs, dynamic_shapes=dynamic_shapes)
     kept: list[Batch] = []
+    if weights is not None:
+        batches = [program.flatten(b) for b in calibration or ()]
+        made = {n: cast_weights(program, n, weights, batches, settings, steps.fork(), on_mismatch) for n in names}
+        return made[names[0]] if isinstance(target, str) else made
     with steps("record") as tick:
         ranges = record(program, _keeping(calibration, kept, settings.verify_batches), on_batch=lambda n: tick(n, None))
     made = {name: _cast_for(name, program, ranges, settings, kept, steps.fork(), on_mismatch) for name in names}
     return made[names[0]] if isinstance(target, str) else made
 
 
+def cast_weights(
+    program: Program,
+    target: str,
+    weights: Any,
+    batches: list[Batch],
+    recipe: Any = None,
+    steps: Steps | None = None,
+    on_mismatch: str = "raise",
+    seen: Moments | None = None,
+) -> Casting:
+    """Weights as integers, activations by token or float: nothing is recorded, ranges are found when it runs."""
+    settings, asked, steps = recipe_from(recipe), weights_from(weights), steps or Steps(Silent())
+    backend = find(target, settings.options, settings.beside)
+    refuse_unseen(asked, backend)
+    form = legalized(program, backend, settings)
+    with steps("quantize"):
+        quantized, layers = quantized_weights(form.program.module, asked, batches, seen)
+    facts = (form.program.module, backend, form.program.fingerprint, form.rewrites)
+    made = planned(unquantized(*facts, "only weights are quantized"), layers, asked)
+    casting = replace(_lowered(program, form.program, quantized, made, backend, settings, steps), layers=layers)
+    return _verified(casting, batches or [program.example_inputs], steps, on_mismatch)
+
+
 def _cast_for(
-    target: str, program: Program, ranges: Ranges, recipe: Recipe, kept: list[Batch], steps: _Steps, on_mismatch: str
+    target: str, program: Program, ranges: Ranges, recipe: Recipe, kept: list[Batch], steps: Steps, on_mismatch: str
 ) -> Casting:
     with steps("plan"):
         made = plan(program, ranges, target, recipe=recipe)
-    casting = _lower(program, made, recipe, steps)
+    return _verified(_lower(program, made, recipe, steps), kept, steps, on_mismatch)
+
+
+def _verified(casting: Casting, kept: list[Batch], steps: Steps, on_mismatch: str) -> Casting:
     with steps("verify"):
         check = _verify_or_keep(casting, kept, on_mismatch)
     done = casting.checked(check, steps.seconds)
@@ -161,10 +195,10 @@ def _must_match(plan: Plan, program: Program) -> None:
 
 def lower(program: Program, plan: Plan, *, recipe: Any = None) -> Casting:
     """Replay the plan, lower it for its target and say what became of every op. Not yet executed."""
-    return _lower(program, plan, _for_plan(plan, recipe), _Steps(Silent()))
+    return _lower(program, plan, _for_plan(plan, recipe), Steps(Silent()))
 
 
-def _lower(program: Program, plan: Plan, recipe: Recipe, steps: _Steps) -> Casting:
+def _lower(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> Casting:
     target = find(plan.target, recipe.options, recipe.beside)
     form = legalized(program, target, recipe).program
     _must_match(plan, form)
@@ -172,13 +206,19 @@ def _lower(program: Program, plan: Plan, recipe: Recipe, steps: _Steps) -> Casti
     plan, form = with_biases(plan, form.module), laid_out(form, plan.channels_last)
     with steps("quantize"):
         quantized = quantize(form.module, plan, float_bias=target.float_bias)
+    return _lowered(program, form, quantized, plan, target, recipe, steps)
+
+
+def _lowered(
+    program: Program, form: Program, quantized: Any, plan: Plan, target: Target, recipe: Recipe, steps: Steps
+) -> Casting:
     with steps("lower"):
         done = lower_graph(form, quantized, plan, target)
     performance = tuple(p for d in done.delegates if (p := target.performance(d.files)) is not None)
     evidence = Evidence(form, quantized, target, recipe, done.io, done.delegates)
     return Casting(
         target.name, done.pte, done.delegates, done.host_ops, done.io, plan, None, dict(steps.seconds),
-        (*program.notes, *plan.notes), performance, evidence,
+        (*program.notes, *plan.notes), performance, evidence=evidence,
     )  # fmt: skip
 
 
@@ -212,13 +252,7 @@ def _check_arguments(names: list[str], calibration: Any, weights: Any, on_mismat
         raise InputError("no target was named", hint="target='xnnpack'")
     if on_mismatch not in ("raise", "keep"):
         raise InputError(f"on_mismatch must be 'raise' or 'keep', not {on_mismatch!r}")
-    if weights is not None:
-        raise InputError(
-            "weight-only schemes are not offered yet",
-            why="no artefact of one was seen to be right",
-            hint="weights=None",
-        )
-    if calibration is None:
+    if calibration is None and weights is None:
         raise InputError(
             "no calibration data",
             why="ranges of activations are measured, not guessed",
@@ -245,20 +279,3 @@ def _mismatch(casting: Casting) -> MismatchError:
         why="; ".join(bad),
         hint="read plan.why() of that value, give more calibration data, or inspect it with on_mismatch='keep'",
     )
-
-
-class _Steps:
-    """Times the steps of a cast and shows them to the user."""
-
-    def __init__(self, progress: Any, seconds: dict[str, float] | None = None):
-        self.progress, self.seconds = progress, dict(seconds or {})
-
-    def fork(self) -> _Steps:
-        return _Steps(self.progress, self.seconds)
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[Any]:
-        start = time.perf_counter()
-        with self.progress.step(name) as tick:
-            yield tick
-        self.seconds[name] = time.perf_counter() - start

@@ -110,6 +110,8 @@ class Casting:
     notes: tuple[str, ...] = ()
     # What the target's compiler estimates, one for each delegate; empty where it says nothing.
     performance: tuple[Any, ...] = ()
+    # Where a weight scheme was asked for: each weight, its bits, group and bytes.
+    layers: tuple[Any, ...] = ()
     # What verify() needs and the user need not see: the float reference and the quantized graph.
     evidence: Any = field(default=None, repr=False, compare=False)
 

@@ -96,3 +96,20 @@ def _rich(stream: TextIO) -> Any:
     count = TextColumn("{task.fields[count]}")
     columns = (TextColumn("{task.description:<8}"), BarColumn(), TimeElapsedColumn(), count)
     return Bars(*columns, console=Console(file=stream), redirect_stdout=False)
+
+
+class Steps:
+    """Times the steps of a cast and shows them to the user."""
+
+    def __init__(self, progress: Any, seconds: dict[str, float] | None = None):
+        self.progress, self.seconds = progress, dict(seconds or {})
+
+    def fork(self) -> Steps:
+        return Steps(self.progress, self.seconds)
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[Any]:
+        start = time.perf_counter()
+        with self.progress.step(name) as tick:
+            yield tick
+        self.seconds[name] = time.perf_counter() - start

@@ -11,16 +11,16 @@ from ingot.graph import same_constant, value_of
 from ingot.legalize.rule import Rule, in_float
 
 aten = torch.ops.aten
-REASON = "part of a layer norm: statistics need float"
+REASON = "part of a norm: statistics need float"
 
 
 def rewrite(node: Node) -> Node | None:
     if node.target is not aten.layer_norm.default or len(node.args[1]) != 1:  # type: ignore[arg-type]
         return None
     x, (width,), weight, bias, eps = _arguments(node)
-    centred = in_float(node, REASON, aten.sub.Tensor, x, _mean(node, x, width))
+    centred = in_float(node, REASON, aten.sub.Tensor, x, mean_over_last(node, x, width))
     square = in_float(node, REASON, aten.mul.Tensor, centred, centred)
-    variance = _mean(node, square, width, eps)
+    variance = mean_over_last(node, square, width, eps)
     out = in_float(node, REASON, aten.mul.Tensor, centred, in_float(node, REASON, aten.rsqrt.default, variance))
     out = out if weight is None else in_float(node, REASON, aten.mul.Tensor, out, weight)
     return out if bias is None else in_float(node, REASON, aten.add.Tensor, out, bias)
@@ -32,7 +32,7 @@ def _arguments(node: Node) -> tuple[Any, Any, Any, Any, Any]:
     return given  # type: ignore[return-value]
 
 
-def _mean(node: Node, x: Node, width: int, more: float = 0.0) -> Node:
+def mean_over_last(node: Node, x: Node, width: int, more: float = 0.0) -> Node:
     """The mean over the last axis as a product with a constant vector: backends have that product, not this mean."""
     dtype, module = value_of(x).dtype, _module(node)
     shares = same_constant(module, torch.full((1, width), 1.0 / width, dtype=dtype), f"mean_of_{width}", node)

@@ -28,6 +28,8 @@ from ingot.recipe import Recipe
 from ingot.semantics.weights import weight_axis
 from ingot.targets.base import Target
 
+SWITCHED_OFF = "the recipe switches quantization off"
+
 
 def solve(
     module: GraphModule,
@@ -61,13 +63,16 @@ def solve_each(
         yield Plan(target.name, fingerprint, tuple(decisions(one)), rewrites, notes=notes)
 
 
-def unquantized(module: GraphModule, target: Target, fingerprint: str, rewrites: tuple[str, ...] = ()) -> Plan:
+def unquantized(
+    module: GraphModule, target: Target, fingerprint: str, rewrites: tuple[str, ...] = (), why: str = SWITCHED_OFF
+) -> Plan:
     """Everything in float, as asked."""
     if not target.float_inside:
-        why = "it runs integers only: in float nothing would be left to delegate"
-        raise PlanError(f"{target.name} takes no float program", why=why, hint="leave quantize = false out")
-    rule = "float: the recipe switches quantization off"
-    made = tuple(Decision(Slot(n.name), None, rule, source=source_of(n), op=str(n.target)) for n in calls(module))
+        reason = "it runs integers only: in float nothing would be left to delegate"
+        raise PlanError(f"{target.name} takes no float program", why=reason, hint="leave quantize = false out")
+    made = tuple(
+        Decision(Slot(n.name), None, f"float: {why}", source=source_of(n), op=str(n.target)) for n in calls(module)
+    )
     return Plan(target.name, fingerprint, made, rewrites, notes=("nothing is quantized, as the recipe asks",))
 
 

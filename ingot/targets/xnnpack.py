@@ -199,7 +199,10 @@ def run(
 
 
 # Advice only, nothing depends on it: what a person would write instead.
+GARBAGE = "it has no kernel for float activations with integer weights, and takes the codes for float numbers"
 HINTS = {
+    "weights:4w": GARBAGE,
+    "weights:8w": GARBAGE,
     "pow": "for p = 2 write x * x; for positive x write torch.exp(p * torch.log(x))",
     "erf": "the tanh form of gelu has a kernel",
     "embedding": "keep it at the edge, or look vectors up outside and pass them in",
@@ -255,6 +258,7 @@ XNNPACK = Target(
     executed_on=lambda: "ExecuTorch runtime, XNNPACK delegate, in a child process",
     prices=Prices({"int8": 1.0, "float": 3.0}),
     answers_at_once=True,
+    weight_schemes=("8da4w", "8da8w"),
     lowering=without_idle_patterns,
     alignment=64,  # a cache line: weights are packed anew when they are loaded
     hints=HINTS,

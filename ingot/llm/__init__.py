@@ -1,0 +1,1 @@
+"""Decoders that generate text: from a checkpoint to a program, and running it."""

@@ -1,0 +1,55 @@
+"""From a checkpoint to a folder that generates text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from ingot import api
+from ingot.casting import Casting
+from ingot.llm.checkpoint import Checkpoint
+from ingot.llm.decoder import HIDDEN, Decoder
+from ingot.llm.text import Shape
+from ingot.weights.moments import watching
+
+CHECKED = 8  # tokens of the first text that the program is verified on, one after the other
+
+
+def cast(
+    checkpoint: Checkpoint, *, target: str, weights: Any, context: int = 256, texts: Iterable[str] = (), **how: Any
+) -> tuple[Casting, Shape]:
+    """The decoder as a program for one token at a time; `texts` say how its weights are rounded best."""
+    decoder, read = Decoder(checkpoint.model, context).eval(), [tokens_of(checkpoint, t) for t in texts]
+    with watching(decoder) as seen:
+        for tokens in read:
+            decoder(*decoder.whole(tokens))
+    program = api.capture(decoder, decoder.example(1))
+    batches = steps_of(decoder, read[0][:CHECKED]) if read else []
+    casting = api.cast_weights(program, target, weights, batches, seen=seen if read else None, **how)
+    return casting, Shape(context, decoder.layers, decoder.heads, decoder.size, _stops(checkpoint.model))
+
+
+def tokens_of(checkpoint: Checkpoint, text: str) -> list[int]:
+    return list(checkpoint.tokenizer(text)["input_ids"])
+
+
+def _stops(model: Any) -> tuple[int, ...]:
+    found = getattr(model.generation_config, "eos_token_id", None) or model.config.eos_token_id
+    return tuple(found) if isinstance(found, (list, tuple)) else (found,) if found is not None else ()
+
+
+def steps_of(decoder: Decoder, tokens: list[int]) -> list[tuple[torch.Tensor, ...]]:
+    """What the program is called with, token after token, as the float model sees it."""
+    made, past = [], list(decoder.example(1)[3:])
+    mask = torch.full((1, 1, 1, decoder.context + 1), HIDDEN)
+    mask[..., -1] = 0
+    with torch.no_grad():
+        for i, token in enumerate(tokens[: decoder.context]):
+            given = (torch.tensor([[token]]), torch.tensor([i]), mask.clone(), *(p.clone() for p in past))
+            made.append(given)
+            for kept, new in zip(past, decoder(*given)[1:], strict=True):
+                kept[:, i] = new[:, 0]
+            mask[..., i] = 0
+    return made

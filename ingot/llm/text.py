@@ -1,0 +1,117 @@
+"""Text from a folder that holds a decoder: token after token on the ExecuTorch runtime, keys and values kept here."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ingot.errors import ArtefactError, InputError
+from ingot.llm.decoder import HIDDEN
+
+FILE = "decoder.json"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the runner must know of the program."""
+
+    context: int
+    layers: int
+    heads: int
+    size: int
+    stops: tuple[int, ...] = ()  # tokens that end a text
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def of(folder: Path) -> Shape:
+        try:
+            data = json.loads((folder / FILE).read_text())
+            return Shape(**{**data, "stops": tuple(data["stops"])})
+        except (OSError, ValueError, KeyError, TypeError) as e:
+            hint = "name the folder that `ingot cast --hf` wrote"
+            raise InputError(f"{folder} holds no decoder", why=str(e), hint=hint) from e
+
+
+class Session:
+    """One text: what came before is kept from call to call."""
+
+    def __init__(self, method: Any, shape: Shape, program: Any = None) -> None:
+        self.method, self.shape, self.position = method, shape, 0
+        self.program = program  # it must outlive its method
+        self.past = [torch.zeros(shape.heads, shape.context, shape.size) for _ in range(2 * shape.layers)]
+        self.mask = torch.full((1, 1, 1, shape.context + 1), HIDDEN)
+        self.mask[..., -1] = 0
+
+    def feed(self, token: int) -> Tensor:
+        """The logits after one more token."""
+        if self.position >= self.shape.context:
+            raise InputError(
+                f"the text is longer than the context of {self.shape.context} tokens", hint="cast with more"
+            )
+        given = (torch.tensor([[token]]), torch.tensor([self.position]), self.mask, *self.past)
+        logits, *new = self.method.execute(list(given))
+        for kept, made in zip(self.past, new, strict=True):
+            kept[:, self.position] = made[:, 0]
+        self.mask[..., self.position] = 0
+        self.position += 1
+        return logits[0]
+
+
+def open_session(folder: Path) -> Session:
+    import executorch.kernels.quantized  # noqa: F401  embeddings of integers
+    from executorch.runtime import Runtime
+
+    shape = Shape.of(folder)
+    try:
+        program = Runtime.get().load_program(folder / "model.pte")
+        method = program.load_method("forward")
+    except Exception as e:
+        raise ArtefactError(f"{folder / 'model.pte'} does not load", why=str(e), hint="cast it again") from e
+    return Session(method, shape, program)
+
+
+@dataclass(frozen=True)
+class Speed:
+    prompt: int
+    made: int
+    prompt_seconds: float
+    made_seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.made / self.made_seconds if self.made_seconds else 0.0
+
+
+def generate(session: Session, prompt: list[int], most: int) -> Iterator[int]:
+    """Greedy: the likeliest token, again and again."""
+    if not prompt:
+        raise InputError("the prompt has no tokens", hint="give some text")
+    if len(prompt) > session.shape.context:
+        why = f"it has {len(prompt)} tokens, the program holds {session.shape.context}"
+        raise InputError("the prompt is longer than the context", why=why, hint="shorten it, or cast with more context")
+    for token in prompt:
+        logits = session.feed(token)
+    for _ in range(min(most, session.shape.context - len(prompt))):
+        token = int(logits.argmax())
+        if token in session.shape.stops:
+            return
+        yield token
+        logits = session.feed(token)
+
+
+def timed(session: Session, prompt: list[int], most: int) -> tuple[list[int], Speed]:
+    start = time.perf_counter()
+    stream = generate(session, prompt, most)
+    made = [t for t in [next(stream, None)] if t is not None]
+    first = time.perf_counter()
+    made += list(stream)
+    return made, Speed(len(prompt), len(made), first - start, time.perf_counter() - first)

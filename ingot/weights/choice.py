@@ -1,0 +1,60 @@
+"""What a user asks for, and what a target was seen to do right."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ingot.errors import InputError, PlanError, nearest
+from ingot.targets.base import Target
+from ingot.weights.scheme import SCHEMES, UNIT, Scheme
+
+METHODS = ("auto", "nearest", "gptq")
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A scheme, and how it is carried out; `auto` rounds with calibration data in mind where there is some."""
+
+    scheme: str
+    group: int = UNIT
+    method: str = "auto"
+    embedding_bits: int = 8
+    head_bits: int = 8
+
+    def __post_init__(self) -> None:
+        if self.scheme not in SCHEMES:
+            raise InputError(f"unknown weight scheme '{self.scheme}'", hint=nearest(str(self.scheme), SCHEMES))
+        if self.method not in METHODS:
+            raise InputError(f"unknown way to round weights '{self.method}'", hint=nearest(str(self.method), METHODS))
+        if self.group < UNIT or self.group % UNIT:
+            raise InputError(f"a group of {self.group} weights", why=f"kernels take multiples of {UNIT}")
+        if {self.embedding_bits, self.head_bits} - {4, 8}:
+            raise InputError("embeddings and heads have 4 or 8 bits")
+
+    @property
+    def how(self) -> Scheme:
+        return SCHEMES[self.scheme]
+
+
+def weights_from(value: Any) -> Weights:
+    if isinstance(value, Weights):
+        return value
+    if isinstance(value, str):
+        return Weights(value)
+    if isinstance(value, Mapping):
+        try:
+            return Weights(**value)
+        except TypeError as e:
+            raise InputError("these weights cannot be", why=str(e), hint="weights='8da4w'") from e
+    raise InputError(f"weights is a scheme by name, not {type(value).__name__}", hint="weights='8da4w'")
+
+
+def refuse_unseen(weights: Weights, target: Target) -> None:
+    """Only what was seen to be right is offered."""
+    if weights.scheme in target.weight_schemes:
+        return
+    why = target.hints.get(f"weights:{weights.scheme}") or f"no artefact of it was seen to be right on {target.name}"
+    offered = ", ".join(target.weight_schemes) or "none here; target='xnnpack' has some"
+    raise PlanError(f"{target.name} does not take {weights.scheme} weights", why=why, hint=f"offered: {offered}")

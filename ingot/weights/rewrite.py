@@ -1,0 +1,98 @@
+"""Linears and embeddings of a program with integer weights, in the ops that backends know dynamic quantization by."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ingot.graph import add_constant, copied, inherited_meta
+from ingot.weights.rounding import Rounded, limits
+from ingot.weights.scheme import Layer
+
+aten = torch.ops.aten
+
+
+def with_weights(
+    module: GraphModule, layers: tuple[Layer, ...], rounded: Mapping[str, Rounded], dynamic: bool
+) -> GraphModule:
+    """A copy, in which what is dequantized has the type that it is computed in.
+
+    Each linear rounds what it reads by itself: of those that share it XNNPACK makes delegates of their own.
+    """
+    _declare()
+    made = copied(module)
+    nodes = {n.name: n for n in made.graph.nodes}
+    for layer in layers:
+        node = nodes[layer.name]
+        if layer.kind == "embedding":
+            _embedding(made, node, layer, rounded[layer.name])
+            continue
+        if dynamic:
+            node.update_arg(0, _by_token(node))
+        node.update_arg(1, _weight(made, node, layer, rounded[layer.name]))
+    made.graph.eliminate_dead_code()
+    made.recompile()
+    return made
+
+
+def _declare() -> None:
+    import executorch.exir.passes._quant_patterns_and_replacements  # noqa: F401  embeddings of integers
+    import torch.ao.quantization.fx._decomposed  # noqa: F401
+
+
+def _call(before: Node, op: Any, *args: Any) -> Node:
+    with before.graph.inserting_before(before):
+        node = before.graph.call_function(op, args)
+    node.meta = inherited_meta(before)
+    given = torch.fx.map_arg(args, lambda n: n.meta["val"])
+    node.meta["val"] = op(*given)
+    return node
+
+
+def _by_token(node: Node) -> Node:
+    """What it reads, rounded to int8, the range of each token found when it runs."""
+    ops, x = torch.ops.quantized_decomposed, node.args[0]
+    chosen = _call(node, ops.choose_qparams_per_token_asymmetric.default, x, torch.int8)
+    scale, zero = (_call(node, operator.getitem, chosen, i) for i in (0, 1))
+    stored = _call(node, ops.quantize_per_token.default, x, scale, zero, -128, 127, torch.int8)
+    return _call(node, ops.dequantize_per_token.default, stored, scale, zero, -128, 127, torch.int8, torch.float32)
+
+
+def _weight(module: GraphModule, node: Node, layer: Layer, r: Rounded) -> Node:
+    ops, (low, high) = torch.ops.quantized_decomposed, limits(layer.bits)
+    codes = add_constant(module, r.codes, f"{layer.name}_codes", node)
+    if layer.group == layer.width:
+        scales = add_constant(module, r.scales[:, 0], f"{layer.name}_scales", node)
+        zeros = add_constant(module, torch.zeros(layer.rows, dtype=torch.int64), f"{layer.name}_zeros", node)
+        return _call(node, ops.dequantize_per_channel.default, codes, scales, zeros, 0, low, high, torch.int8)
+    scales = add_constant(module, r.scales, f"{layer.name}_scales", node)
+    zeros = add_constant(module, torch.zeros_like(r.scales), f"{layer.name}_zeros", node)
+    numbers = (low, high, torch.int8, layer.group, torch.float32)
+    return _call(node, ops.dequantize_per_channel_group.default, codes, scales, zeros, *numbers)
+
+
+def _embedding(module: GraphModule, node: Node, layer: Layer, r: Rounded) -> None:
+    """Rows are looked up as integers; the kernel is the runtime's own."""
+    ops, (low, high) = torch.ops.quantized_decomposed, limits(layer.bits)
+    scales = add_constant(
+        module, r.scales if layer.group < layer.width else r.scales[:, 0], f"{layer.name}_scales", node
+    )
+    indices: Any = node.args[1]
+    if layer.bits == 8:
+        codes = add_constant(module, r.codes, f"{layer.name}_codes", node)
+        made = _call(node, ops.embedding_byte.default, codes, scales, None, low, high, indices)
+    else:
+        codes = add_constant(module, _packed(r.codes), f"{layer.name}_codes", node)
+        made = _call(node, ops.embedding_4bit.default, codes, scales, None, low, high, indices)
+    node.replace_all_uses_with(made)
+    module.graph.erase_node(node)
+
+
+def _packed(codes: torch.Tensor) -> torch.Tensor:
+    """Two numbers of four bits a byte, the first in the upper half, counted from -8."""
+    shifted = (codes + 8).to(torch.uint8)
+    return (shifted[:, ::2] << 4) | shifted[:, 1::2]
