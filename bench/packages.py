@@ -1,37 +1,21 @@
-"""Packages that need care when imported beside a CPU torch."""
+"""Packages that the zoo's nets come from; what is missing is named with the line that installs it."""
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from types import ModuleType
 
 import torch
 
 from bench.entry import Unavailable
+from ingot.errors import InputError
+from ingot.llm import library
 
 
 def torchvision_models() -> ModuleType:
-    """torchvision.models, also where the wheel was built for another torch: its C++ ops are declared, never run."""
     try:
-        import torchvision.models
-    except ModuleNotFoundError as e:
+        return library.torchvision().models
+    except ImportError as e:
         raise Unavailable("pip install --no-deps torchvision==0.28.0; pip install pillow") from e
-    except RuntimeError as e:
-        if "torchvision::" not in str(e):
-            raise
-        _declare_torchvision_ops()
-        import torchvision.models
-    return torchvision.models
-
-
-def _declare_torchvision_ops() -> None:
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    for op in ("nms", "qnms"):
-        library.define(f"{op}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _declare_torchvision_ops.kept = library  # type: ignore[attr-defined]  # a dropped Library takes its ops with it
-    for name in [n for n in sys.modules if n.split(".")[0] == "torchvision"]:
-        del sys.modules[name]
 
 
 def timm_model(name: str) -> torch.nn.Module:
@@ -44,12 +28,7 @@ def timm_model(name: str) -> torch.nn.Module:
 
 
 def transformers() -> ModuleType:
-    """transformers, which imports torchvision where it finds one: so that must import first."""
-    with contextlib.suppress(Unavailable):
-        torchvision_models()
     try:
-        import transformers
-    except ImportError as e:
-        raise Unavailable("pip install 'transformers>=4.50,<6'") from e
-    transformers.utils.logging.disable_progress_bar()
-    return transformers
+        return library.transformers()
+    except InputError as e:
+        raise Unavailable(library.INSTALL) from e

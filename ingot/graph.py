@@ -139,6 +139,14 @@ def copied(module: GraphModule) -> GraphModule:
     return copy.deepcopy(module, {id(t): t for t in (*module.parameters(), *module.buffers())})
 
 
+def drop_unused(module: GraphModule) -> None:
+    """Tensors that no node reads: some of them would be in the file all the same."""
+    used = {str(n.target) for n in module.graph.nodes if n.op == "get_attr"}
+    for name in [n for n, _ in (*module.named_parameters(), *module.named_buffers()) if n not in used]:
+        owner, _, leaf = name.rpartition(".")
+        delattr(module.get_submodule(owner), leaf)
+
+
 def is_call(node: Node, name: str) -> bool:
     """The node calls the op of that name, in whichever overload."""
     return node.op == "call_function" and getattr(node.target, "_opname", "").split("::")[-1] == name

@@ -17,7 +17,7 @@ from ingot.capture import Program, first_sentence, restore_state
 from ingot.casting import Boundary, Delegate, HostOp
 from ingot.cutting import cut_off
 from ingot.errors import IngotError, LowerError
-from ingot.graph import copied, has_symbols, output_nodes, value_of
+from ingot.graph import copied, drop_unused, has_symbols, output_nodes, value_of
 from ingot.layout import layouts, turning
 from ingot.lowered import delegates_of, host_ops_of, listening, tensor_info
 from ingot.plan.model import Plan
@@ -77,6 +77,7 @@ def _whole(program: Program, quantized: GraphModule, plan: Plan, target: Target)
     """A copy for the backend: ranges kept, what is planned to be float marked as such."""
     quantized = copied(quantized)
     cut_off(quantized, plan, program.module, target.owns)
+    drop_unused(quantized)
     for node in quantized.graph.nodes:
         # Provenance is copied again at every re-tracing and grows each time; nothing after this reads it.
         node.meta.pop("from_node", None)

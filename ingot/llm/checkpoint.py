@@ -9,9 +9,7 @@ from typing import Any
 import torch
 
 from ingot.errors import InputError
-
-TOKENIZER = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "tokenizer.model", "vocab.json",
-             "merges.txt", "added_tokens.json", "generation_config.json")  # fmt: skip
+from ingot.llm.library import transformers
 
 
 @dataclass(frozen=True)
@@ -27,14 +25,12 @@ def load(path: str | Path) -> Checkpoint:
     place = Path(path)
     folder, gguf = (place.parent, place.name) if place.suffix == ".gguf" else (place, None)
     _refuse_missing(folder, gguf)
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-    from transformers.utils import logging
-
-    logging.set_verbosity_error()
+    library = transformers()
     how: dict[str, Any] = {"local_files_only": True, **({"gguf_file": gguf} if gguf else {"use_safetensors": True})}
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **how)
-        tokenizer = AutoTokenizer.from_pretrained(folder, **{k: v for k, v in how.items() if k != "use_safetensors"})
+        model = library.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **how)
+        how.pop("use_safetensors", None)
+        tokenizer = library.AutoTokenizer.from_pretrained(folder, **how)
     except Exception as e:
         raise _unreadable(place, e) from e
     return Checkpoint(model.eval(), tokenizer, place.stem)

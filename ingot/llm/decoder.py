@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ingot.llm.library import transformers
+
 Past = list[tuple[Tensor, Tensor]]
 HIDDEN = -1e9  # added to the scores of places that hold nothing yet
 _step: ContextVar[Step] = ContextVar("ingot_step")
@@ -71,9 +73,7 @@ class Decoder(nn.Module):
 
     def __init__(self, model: Any, context: int) -> None:
         super().__init__()
-        from transformers import AttentionInterface
-
-        AttentionInterface.register("ingot", attend)
+        transformers().AttentionInterface.register("ingot", attend)
         self.model, self.context, config = model, context, model.config
         self.layers, self.heads = config.num_hidden_layers, config.num_key_value_heads
         self.size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

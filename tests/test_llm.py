@@ -1,0 +1,144 @@
+"""A decoder of `transformers` through 8da4w to a folder that generates text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import ingot
+from ingot.llm import checkpoint, library, road, text
+from ingot.llm.decoder import Decoder
+
+transformers = library.transformers()
+KINDS = ("Llama", "Qwen2", "Qwen3", "Gemma")
+
+
+class Letters:
+    """A tokenizer of letters: enough to test with."""
+
+    def __call__(self, text: str) -> dict[str, list[int]]:
+        return {"input_ids": [ord(c) % 256 for c in text]}
+
+
+def tiny(kind: str = "Llama") -> Any:
+    torch.manual_seed(0)
+    config = getattr(transformers, f"{kind}Config")(
+        hidden_size=64, intermediate_size=160, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+        vocab_size=256, max_position_embeddings=64, head_dim=16, tie_word_embeddings=True, eos_token_id=None,
+        bos_token_id=1, pad_token_id=None,
+    )  # fmt: skip
+    return getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_step_is_the_model(kind: str) -> None:
+    """Token after token with our keys and values, or all at once: the logits of transformers."""
+    model, tokens = tiny(kind), [5, 9, 33, 120, 7, 64]
+    with torch.no_grad():
+        wanted = model(torch.tensor([tokens])).logits[0]
+        decoder = Decoder(model, 8)
+        steps = road.steps_of(decoder, tokens)
+        made = torch.cat([decoder(*step)[0] for step in steps])
+        whole = decoder(*decoder.whole(tokens))[0]
+        again = model(torch.tensor([tokens])).logits[0]
+    torch.testing.assert_close(made, wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(whole[0], wanted[-1], rtol=1e-4, atol=1e-4)
+    assert torch.equal(again, wanted)  # the user's model is as it was
+
+
+@pytest.fixture(scope="module")
+def cast(tmp_path_factory: pytest.TempPathFactory) -> tuple[ingot.Casting, Path, Any]:
+    model = tiny()
+    found = checkpoint.Checkpoint(model, Letters(), "tiny")
+    texts = ["a small text to round weights with", "and another one"]
+    casting, shape = road.cast(found, target="xnnpack", weights="8da4w", context=32, texts=texts)
+    folder = tmp_path_factory.mktemp("tiny")
+    casting.save(folder / "model.pte")
+    (folder / text.FILE).write_text(shape.to_json())
+    return casting, folder, model
+
+
+def test_one_delegate(cast: tuple[ingot.Casting, Path, Any]) -> None:
+    casting, _, _ = cast
+    assert len(casting.delegates) == 1
+    kinds = [o.op.removesuffix(".default").rpartition(".")[2] for o in casting.host_ops]
+    assert kinds == ["embedding_byte", "index_select", "index_select"]  # all before the delegate
+    assert casting.check.outputs[0].faithful_db > 30
+    assert len(casting.check.outputs) == 5  # logits, keys and values of two layers
+
+
+def test_greedy_tokens_are_those_of_the_quantized_model(cast: tuple[ingot.Casting, Path, Any]) -> None:
+    casting, folder, _ = cast
+    made, speed = text.timed(text.open_session(folder), [5, 9, 33], 20)
+    assert made == list(text.generate(_Eager(casting, text.Shape.of(folder)), [5, 9, 33], 20))
+    assert (speed.prompt, speed.made) == (3, 20)
+    assert speed.tokens_per_second > 0
+
+
+class _Eager(text.Session):
+    """The quantized graph in eager torch, called as the program is."""
+
+    def __init__(self, casting: ingot.Casting, shape: text.Shape) -> None:
+        super().__init__(self, shape)
+        self.graph = casting.evidence.quantized
+
+    def execute(self, given: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        with torch.no_grad():
+            return self.graph(*given)
+
+
+def test_the_context_ends(cast: tuple[ingot.Casting, Path, Any]) -> None:
+    _, folder, _ = cast
+    assert len(list(text.generate(text.open_session(folder), [1] * 30, 20))) == 2
+    with pytest.raises(ingot.IngotError, match="it has 33 tokens, the program holds 32"):
+        list(text.generate(text.open_session(folder), [1] * 33, 1))
+    with pytest.raises(ingot.IngotError, match="no tokens"):
+        list(text.generate(text.open_session(folder), [], 1))
+
+
+# ---- checkpoints ----
+
+
+def saved(folder: Path) -> Path:
+    tiny().save_pretrained(folder, safe_serialization=True)
+    return folder
+
+
+def test_a_folder_without_a_tokenizer_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ingot.IngotError, match="cannot be read"):
+        checkpoint.load(saved(tmp_path))
+
+
+def test_missing_files(tmp_path: Path) -> None:
+    with pytest.raises(ingot.IngotError, match=r"config\.json is not there"):
+        checkpoint.load(tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ingot.IngotError, match=r"no \.safetensors"):
+        checkpoint.load(tmp_path)
+    with pytest.raises(ingot.IngotError, match="holds no language model"):
+        checkpoint.load(tmp_path / "net.gguf")
+
+
+def test_an_unknown_architecture(tmp_path: Path) -> None:
+    folder = saved(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"model_type": "abacus", "architectures": ["Abacus"]}))
+    with pytest.raises(ingot.IngotError, match=r"cannot be read.*abacus"):
+        checkpoint.load(folder)
+
+
+def test_a_truncated_file(tmp_path: Path) -> None:
+    folder = saved(tmp_path)
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:5000])
+    with pytest.raises(ingot.IngotError, match="cannot be read"):
+        checkpoint.load(folder)
+
+
+def test_a_folder_that_is_no_decoder(tmp_path: Path) -> None:
+    with pytest.raises(ingot.IngotError, match="holds no decoder"):
+        text.open_session(tmp_path)

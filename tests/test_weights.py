@@ -1,0 +1,174 @@
+"""Weights as integers by groups: rounding, rewriting, the whole road on XNNPACK, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import ingot
+from ingot.weights.choice import Weights
+from ingot.weights.rounding import gptq, limits, nearest
+from ingot.weights.scheme import group_for
+
+# ---- rounding ----
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 9), st.integers(1, 6), st.sampled_from([4, 8]), st.integers(0, 10_000))
+def test_no_number_is_off_by_more_than_its_clipped_scale(rows: int, groups: int, bits: int, seed: int) -> None:
+    weight = torch.randn(rows, 32 * groups, generator=torch.Generator().manual_seed(seed))
+    made = nearest(weight, bits, 32)
+    low, high = limits(bits)
+    assert made.codes.min() >= low
+    assert made.codes.max() <= high
+    inside = made.real.view(rows, groups, 32) / made.scales[..., None]
+    step = made.scales.repeat_interleave(32, 1)
+    ended = ((inside <= low) | (inside >= high)).view(rows, -1)  # at an end it may be clipped
+    assert ((made.real - weight).abs() <= step * 0.51)[~ended].all()
+
+
+def test_plain_rounding_is_beaten_where_inputs_vary_together() -> None:
+    torch.manual_seed(0)
+    weight, mix = torch.randn(64, 128), torch.randn(128, 128) / 8
+    x = torch.randn(4096, 128) @ mix
+    moments = x.T @ x / len(x)
+    wanted = x @ weight.T
+    noise = {
+        f.__name__: float((x @ f(weight, 4, 32, moments).real.T - wanted).square().mean()) for f in (nearest, gptq)
+    }
+    assert noise["gptq"] < 0.6 * noise["nearest"]
+
+
+def test_inputs_that_never_vary_do_no_harm() -> None:
+    """A dead input has no moments: the factor is still there, and its weights stay near."""
+    torch.manual_seed(0)
+    weight, x = torch.randn(16, 64), torch.randn(512, 64)
+    x[:, :8] = 0
+    made = gptq(weight, 4, 32, x.T @ x / len(x))
+    assert torch.isfinite(made.real).all()
+    error = (x @ (made.real - weight).T).square().mean() / (x @ weight.T).square().mean()
+    assert error < 0.02
+
+
+@pytest.mark.parametrize(
+    ("width", "bits", "wanted", "group"),
+    [(576, 4, 32, 32), (576, 4, 128, 96), (1536, 4, 128, 128), (200, 4, 32, 200), (48, 4, 32, 48), (576, 8, 32, 576)],
+)
+def test_a_group_that_divides(width: int, bits: int, wanted: int, group: int) -> None:
+    assert group_for(width, bits, wanted) == group
+
+
+# ---- the road ----
+
+
+class Net(nn.Module):
+    """An embedding, linears with and without bias, a width that no group divides, one linear used twice."""
+
+    def __init__(self, vocabulary: int = 300, width: int = 64, inner: int = 200) -> None:
+        super().__init__()
+        self.embed, self.norm = nn.Embedding(vocabulary, width), nn.LayerNorm(width)
+        self.up, self.down = nn.Linear(width, inner), nn.Linear(inner, width, bias=False)
+        self.head = nn.Linear(width, vocabulary, bias=False)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.embed(tokens))
+        for _ in range(2):
+            x = x + self.down(torch.nn.functional.silu(self.up(x)))
+        return self.head(x)
+
+
+def texts(n: int = 6) -> list[tuple[torch.Tensor]]:
+    return [(torch.randint(0, 300, (1, 12), generator=torch.Generator().manual_seed(i)),) for i in range(n)]
+
+
+def cast(weights: object, net: nn.Module | None = None, **how: object) -> ingot.Casting:
+    torch.manual_seed(0)
+    made = (net or Net()).eval()
+    return ingot.cast(made, texts()[0], target="xnnpack", weights=weights, calibration=texts(), **how)
+
+
+@pytest.mark.parametrize(("scheme", "least"), [("8da8w", 30), ("8da4w", 17)])
+def test_one_delegate_after_the_embedding(scheme: str, least: float) -> None:
+    casting = cast(scheme)
+    assert len(casting.delegates) == 1
+    assert [o.op for o in casting.host_ops] == ["quantized_decomposed.embedding_byte.default"]
+    assert casting.check.outputs[0].sqnr_db > least
+    assert casting.check.outputs[0].faithful_db > 30
+    assert {layer.bits for layer in casting.layers if layer.kind == "linear"} == ({8} if scheme == "8da8w" else {4, 8})
+
+
+def test_the_table_of_weights() -> None:
+    layers = {layer.name: layer for layer in cast("8da4w").layers}
+    assert [layers[n].kind for n in layers].count("embedding") == 1
+    assert {layer.group for layer in layers.values() if layer.bits == 4} == {32, 200}  # 64 by groups, 200 by rows
+    assert sum(layer.bytes for layer in layers.values()) < 0.3 * sum(
+        4 * layer.rows * layer.width for layer in layers.values()
+    )
+
+
+def test_data_helps() -> None:
+    with_data, without = cast("8da4w"), cast({"scheme": "8da4w", "method": "nearest"})
+    assert with_data.check.outputs[0].sqnr_db > without.check.outputs[0].sqnr_db + 1
+
+
+def test_no_data_is_needed() -> None:
+    torch.manual_seed(0)
+    casting = ingot.cast(Net().eval(), texts()[0], target="xnnpack", weights={"scheme": "8da8w", "method": "nearest"})
+    assert casting.check.passed
+
+
+def test_four_bits_everywhere() -> None:
+    casting = cast({"scheme": "8da4w", "embedding_bits": 4, "head_bits": 4})
+    assert "embedding_4bit" in casting.host_ops[0].op
+    assert {layer.bits for layer in casting.layers} == {4}
+    assert casting.check.outputs[0].faithful_db > 30
+
+
+def test_a_width_that_no_group_divides_is_quantized_all_the_same() -> None:
+    """In the file: what its bits say."""
+    sizes = {}
+    for inner in (200, 2000):
+        casting = cast("8da4w", Net(inner=inner))
+        sizes[inner] = (len(casting.pte), sum(layer.bytes for layer in casting.layers))
+    grown, said = (sizes[2000][i] - sizes[200][i] for i in (0, 1))
+    assert grown == pytest.approx(said, rel=0.05)
+
+
+def test_the_plan_tells() -> None:
+    casting = cast("8da4w")
+    assert "8da4w" in " ".join(casting.plan.notes)
+    assert "4 bits, groups of 32" in casting.plan.why("linear")
+
+
+# ---- what is refused ----
+
+
+@pytest.mark.parametrize(
+    ("weights", "target", "said"),
+    [
+        ("4w", "xnnpack", "takes the codes for float numbers.*8da4w"),
+        ("8w", "xnnpack", "takes the codes for float numbers.*8da8w"),
+        ("8da4w", "vgf", "does not take 8da4w weights"),
+        ("8da3w", "xnnpack", "unknown weight scheme '8da3w'"),
+        ({"scheme": "8da4w", "group": 20}, "xnnpack", "group of 20"),
+        ({"scheme": "8da4w", "groop": 32}, "xnnpack", "cannot be"),
+        ({"scheme": "8da4w", "head_bits": 3}, "xnnpack", "4 or 8 bits"),
+        (4, "xnnpack", "a scheme by name"),
+    ],
+)
+def test_refused(weights: object, target: str, said: str) -> None:
+    with pytest.raises(ingot.IngotError, match=said):
+        ingot.cast(Net().eval(), texts()[0], target=target, weights=weights)
+
+
+def test_nothing_to_do() -> None:
+    with pytest.raises(ingot.IngotError, match="finds nothing to do"):
+        ingot.cast(nn.ReLU(), (torch.randn(1, 4),), target="xnnpack", weights="8da4w")
+
+
+def test_a_choice_is_checked_before_anything_runs() -> None:
+    assert Weights("8da4w").how.dynamic
+    assert not Weights("4w").how.dynamic
