@@ -27,10 +27,22 @@ SAME_WEIGHTS = "try: is it the model that was cast? build() must give the same w
 
 def run(options: argparse.Namespace) -> Answer:
     verbs = {"cast": cast, "plan": plan, "why": why, "diff": diff, "verify": verify, "run": run_scenario}
-    return {**verbs, "targets": targets, "demo": demo_}[options.command](options)
+    return {**verbs, "generate": generate, "targets": targets, "demo": demo_}[options.command](options)
+
+
+def generate(options: argparse.Namespace) -> Answer:
+    from ingot.cli import language
+
+    return language.generate(options)
 
 
 def cast(options: argparse.Namespace) -> Answer:
+    if options.hf is not None:
+        from ingot.cli import language
+
+        return language.cast(options, _files)
+    if options.model is None:
+        raise InputError("no model was named", hint="ingot cast net.py:build …, or --hf DIR for a language model")
     check_folder(options.output)
     if options.scenario and "vgf" not in options.target:
         raise InputError("--scenario is for vgf", why="a scenario is made of .vgf files", hint="--target vgf")
@@ -44,6 +56,7 @@ def cast(options: argparse.Namespace) -> Answer:
         calibration=batches,
         recipe=recipe,
         dynamic_shapes=loaded.dynamic_shapes,
+        weights=options.weights,
         on_mismatch=options.on_mismatch,
         progress=Progress(quiet=options.quiet),
     )

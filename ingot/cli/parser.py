@@ -24,14 +24,15 @@ def make_parser() -> Parser:
     parser = Parser(prog="ingot", description=about, epilog=EXIT_CODES)
     parser.add_argument("--version", action="version", version=f"ingot {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (_cast, _plan, _why, _diff, _verify, _run, _targets, _demo):
+    for add in (_cast, _plan, _why, _diff, _verify, _run, _generate, _targets, _demo):
         add(commands)
     return parser
 
 
 def _cast(commands: Any) -> None:
     parser = _command(commands, "cast", "model in, executed and explained .pte out")
-    _model_arguments(parser)
+    _model_arguments(parser, optional=True)
+    _language_arguments(parser)
     _target_arguments(parser)
     into = "gets model.pte, plan.json, report.json"
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help=into)
@@ -73,6 +74,13 @@ def _run(commands: Any) -> None:
     parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the outputs there, as .npy files")
 
 
+def _generate(commands: Any) -> None:
+    parser = _command(commands, "generate", "text from the folder that `ingot cast --hf` wrote")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("prompt")
+    parser.add_argument("--tokens", type=int, default=64, help="how many at most (default 64)")
+
+
 def _targets(commands: Any) -> None:
     _command(commands, "targets", "what is known, what is installed, how to get the rest")
 
@@ -87,8 +95,17 @@ def _command(commands: Any, name: str, help: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _model_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", help="net.py:build, package.module:build or exported.pt2")
+def _language_arguments(parser: argparse.ArgumentParser) -> None:
+    folder = "a language model instead: a folder with config.json and safetensors, or a .gguf file"
+    parser.add_argument("--hf", type=Path, metavar="DIR", help=folder)
+    parser.add_argument("--weights", metavar="SCHEME", help="8da4w (default with --hf), 8da8w")
+    parser.add_argument("--context", type=int, default=256, metavar="TOKENS", help="the longest text (default 256)")
+    parser.add_argument("--text", type=Path, metavar="FILE", help="text by which weights are rounded best")
+
+
+def _model_arguments(parser: argparse.ArgumentParser, optional: bool = False) -> None:
+    what = "net.py:build, package.module:build or exported.pt2"
+    parser.add_argument("model", nargs="?" if optional else None, help=what)
     sources = "data.npz, data.npy, a folder of images, or file.py:function (default: what build() returns)"
     parser.add_argument("--calibrate", metavar="DATA", help=sources)
     mean = "subtracted from images in 0..1, one number or one per channel"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import resource
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -81,6 +83,8 @@ def open_session(folder: Path) -> Session:
 
 @dataclass(frozen=True)
 class Speed:
+    """The prompt's time ends with the first token."""
+
     prompt: int
     made: int
     prompt_seconds: float
@@ -88,7 +92,28 @@ class Speed:
 
     @property
     def tokens_per_second(self) -> float:
-        return self.made / self.made_seconds if self.made_seconds else 0.0
+        return (self.made - 1) / self.made_seconds if self.made_seconds and self.made > 1 else 0.0
+
+
+class Clock:
+    def __init__(self, prompt: int) -> None:
+        self.prompt, self.made = prompt, 0
+        self.started = self.first = self.last = time.perf_counter()
+
+    def tick(self) -> None:
+        self.last = time.perf_counter()
+        self.first = self.last if not self.made else self.first
+        self.made += 1
+
+    @property
+    def speed(self) -> Speed:
+        return Speed(self.prompt, self.made, self.first - self.started, self.last - self.first)
+
+
+def memory() -> str:
+    """The most that this process has held."""
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return f"{most / (1024 if sys.platform != 'darwin' else 1024**2):.0f} MB"
 
 
 def generate(session: Session, prompt: list[int], most: int) -> Iterator[int]:
@@ -109,9 +134,8 @@ def generate(session: Session, prompt: list[int], most: int) -> Iterator[int]:
 
 
 def timed(session: Session, prompt: list[int], most: int) -> tuple[list[int], Speed]:
-    start = time.perf_counter()
-    stream = generate(session, prompt, most)
-    made = [t for t in [next(stream, None)] if t is not None]
-    first = time.perf_counter()
-    made += list(stream)
-    return made, Speed(len(prompt), len(made), first - start, time.perf_counter() - first)
+    clock, made = Clock(len(prompt)), []
+    for token in generate(session, prompt, most):
+        clock.tick()
+        made.append(token)
+    return made, clock.speed
