@@ -88,6 +88,7 @@ def cast_weights(
         quantized, layers = quantized_weights(form.program.module, asked, batches, seen)
     facts = (form.program.module, backend, form.program.fingerprint, form.rewrites)
     made = planned(unquantized(*facts, "only weights are quantized"), layers, asked)
+    made = replace(made, settings=_to_remember(settings))
     casting = replace(_lowered(program, form.program, quantized, made, backend, settings, steps), layers=layers)
     return _verified(casting, batches or [program.example_inputs], steps, on_mismatch)
 
@@ -171,7 +172,8 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: Any = None) -
 def _to_remember(recipe: Recipe) -> dict[str, Any]:
     """What a recipe says that its plan cannot be lowered without, as plain data."""
     lists = {"beside": list(recipe.beside), "without_rules": list(recipe.without_rules)}
-    return {k: v for k, v in {"options": dict(recipe.options), **lists}.items() if v}
+    rest = {"options": dict(recipe.options), "lend_inputs": recipe.lend_inputs}
+    return {k: v for k, v in {**rest, **lists}.items() if v}
 
 
 def _for_plan(plan: Plan, recipe: Any) -> Recipe:

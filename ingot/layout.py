@@ -61,12 +61,12 @@ def turning(which: Sequence[bool]) -> Callable[[GraphModule], PassResult]:
 
     def turn(module: GraphModule) -> PassResult:
         last = next(n for n in reversed(module.graph.nodes) if n.op == "output")
-        given = list(last.args[0])  # type: ignore[arg-type]
-        start = len(given) - len(which)  # what the program keeps comes before what it gives
-        turned = [_turned_after(n) if start <= i and which[i - start] else n for i, n in enumerate(given)]
-        last.args = (tuple(turned),)
+        given = [n for n in last.args[0] if isinstance(n, Node)][-len(which) :]  # type: ignore[union-attr]
+        wanted = {n for n, turn in zip(given, which, strict=True) if turn}  # what it keeps comes before what it gives
+        turned = {n: _turned_after(n) for n in wanted}
+        last.args = (tuple(turned.get(n, n) for n in last.args[0]),)  # type: ignore[union-attr,arg-type]
         module.recompile()
-        return PassResult(module, turned != given)
+        return PassResult(module, any(n is not made for n, made in turned.items()))
 
     return turn
 
@@ -88,7 +88,8 @@ def layouts(program: ExportedProgram) -> tuple[list[str], list[str]]:
     """Of the inputs and of the outputs, as the program takes and gives them."""
     values = {n.name: n.meta.get("val") for n in program.graph.nodes}
     taken, given = program.graph_signature.user_inputs, program.graph_signature.user_outputs
-    return [layout_of(values.get(str(n))) for n in taken], [layout_of(values.get(str(n))) for n in given]
+    # A number or None that is passed through has no name.
+    return [layout_of(values[n]) for n in taken if n in values], [layout_of(values[n]) for n in given if n in values]
 
 
 def layout_of(val: object) -> str:

@@ -45,7 +45,9 @@ def lower_graph(program: Program, quantized: GraphModule, plan: Plan, target: Ta
         edge = _stage("partition", target, lambda: _to_edge(exported, target, turned))
     graph, boundary = edge.exported_program().graph_module, _boundary(program, plan, edge.exported_program())
     delegates, host_ops = delegates_of(graph, target.finish(graph)), host_ops_of(graph, target, reasons)
-    pte = _stage("serialise", target, lambda: _serialise(edge, program, target))  # rewrites the graph: look before
+    pte = _stage(
+        "serialise", target, lambda: _serialise(edge, program, plan, target)
+    )  # rewrites the graph: look before
     return Lowered(pte, delegates, host_ops, boundary)
 
 
@@ -150,15 +152,17 @@ def _opened(edge: Any, target: Target) -> Any:
     return edge
 
 
-def _serialise(edge: Any, program: Program, target: Target) -> bytes:
+def _serialise(edge: Any, program: Program, plan: Plan, target: Target) -> bytes:
     import executorch.kernels.quantized  # noqa: F401  declares what converts inputs and outputs on the host
     from executorch.exir import ExecutorchBackendConfig
+    from executorch.exir.passes import MemoryPlanningPass
     from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 
     # Without this a cache that starts non-zero starts as whatever memory held.
     names = ["b_" + n.replace(".", "_") for n in program.state]
     passes = [InitializedMutableBufferPass(names)] if names else []
-    config = ExecutorchBackendConfig(passes=passes, segment_alignment=target.alignment)
+    memory = MemoryPlanningPass(alloc_graph_input=not plan.settings.get("lend_inputs"))
+    config = ExecutorchBackendConfig(passes=passes, segment_alignment=target.alignment, memory_planning_pass=memory)
     with quick():
         return bytes(edge.to_executorch(config).buffer)
 

@@ -35,6 +35,8 @@ class Recipe:
     integer_io: bool = True
     # Images among the inputs and outputs that lie in memory as N, H, W, C, by name; "*": all that have four dimensions.
     channels_last: tuple[str, ...] = ()
+    # Inputs are read where the caller has them; else each call copies them into memory of the program's own.
+    lend_inputs: bool = False
     # Other backends that take the ops they own, by name (sampler, or your own).
     beside: tuple[str, ...] = ()
     # False: everything stays float, and nothing is measured.

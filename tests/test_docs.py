@@ -81,6 +81,12 @@ def test_graphics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     assert [d.backend for d in names["casting"].delegates] == ["VgfBackend", "TestBackend", "VgfBackend"]
 
 
+def test_language_models(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = python_blocks(ROOT / "docs/language-models.md")
+    exec(compile(code, "language-models.md", "exec"), {})
+    assert "linear 4 32 " in capsys.readouterr().out
+
+
 def test_the_recipe_of_the_graphics_guide_is_the_examples() -> None:
     (toml,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/graphics.md").read_text(), re.S)
     shown, used = tomllib.loads(toml), tomllib.loads((ROOT / "examples/temporal.toml").read_text())

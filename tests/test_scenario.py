@@ -212,7 +212,7 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
 def test_bytes_that_are_no_vgf() -> None:
     said = refused(two_batches("float"), payload("float")[:300])
     assert "vgf_dump failed" in said
-    assert "is the .vgf whole" in said
+    assert "is what it was given whole" in said
 
 
 def test_no_time_to_run() -> None:

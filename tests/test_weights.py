@@ -137,6 +137,23 @@ def test_a_width_that_no_group_divides_is_quantized_all_the_same() -> None:
     assert grown == pytest.approx(said, rel=0.05)
 
 
+def test_a_budget_goes_to_those_that_gain_most() -> None:
+    """More bytes, more of eight bits, less noise; never more bytes than were given."""
+    least = sum(layer.bytes for layer in cast("8da4w").layers)
+    tried = {more: cast({"scheme": "8da4w", "most_bytes": least + more}) for more in (0, 7_000, 14_000)}
+    for more, casting in tried.items():
+        assert sum(layer.bytes for layer in casting.layers) <= least + more
+    wide = [sum(layer.bits == 8 for layer in c.layers) for c in tried.values()]
+    assert wide[0] < wide[1] < wide[2]
+    heard = [c.check.outputs[0].sqnr_db for c in tried.values()]
+    assert heard[0] < heard[2]
+
+
+def test_a_budget_that_is_too_small() -> None:
+    with pytest.raises(ingot.IngotError, match=r"do not fit in 1,000 bytes.*with the fewest bits they take"):
+        cast({"scheme": "8da4w", "most_bytes": 1000})
+
+
 def test_the_plan_tells() -> None:
     casting = cast("8da4w")
     assert "8da4w" in " ".join(casting.plan.notes)
@@ -156,6 +173,7 @@ def test_the_plan_tells() -> None:
         ({"scheme": "8da4w", "group": 20}, "xnnpack", "group of 20"),
         ({"scheme": "8da4w", "groop": 32}, "xnnpack", "cannot be"),
         ({"scheme": "8da4w", "head_bits": 3}, "xnnpack", "4 or 8 bits"),
+        ({"scheme": "8da4w", "most_bytes": -1}, "xnnpack", "cannot take -1 bytes"),
         (4, "xnnpack", "a scheme by name"),
     ],
 )

@@ -2,12 +2,13 @@
 
 Keys and values of the tokens before are inputs, those of the new ones are outputs: who calls the program keeps them. So
 nothing is written inside, a delegate never ends for a cache, and attention never copies what it has: scores over the
-old and the new are made apart and meet in one softmax.
+old and the new are made apart and meet in one softmax. Keys lie as heads x size x tokens, the way scores read them,
+values as heads x tokens x size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -22,6 +23,21 @@ HIDDEN = -1e9  # added to the scores of places that hold nothing yet
 _step: ContextVar[Step] = ContextVar("ingot_step")
 
 
+def empty_past(layers: int, heads: int, size: int, context: int) -> list[Tensor]:
+    """Keys and values of each layer before the first token."""
+    shapes = ((heads, size, context), (heads, context, size))
+    return [torch.zeros(shape) for _ in range(layers) for shape in shapes]
+
+
+def keep(past: list[Tensor], new: Sequence[Tensor], position: int) -> None:
+    """Write what one token adds."""
+    for i, (kept, made) in enumerate(zip(past, new, strict=True)):
+        if i % 2:
+            kept[:, position] = made[:, 0]
+        else:
+            kept[:, :, position] = made[:, :, 0]
+
+
 class Step:
     """Of one forward: what each layer has from before, and what it adds. Stands in for the cache of `transformers`."""
 
@@ -31,11 +47,11 @@ class Step:
         self.positions, self.past, self.new = positions, past, Past()
 
     def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        self.new.append((key[0], value[0]))
+        self.new.append((key[0].transpose(1, 2), value[0]))
         return key, value
 
     def get_seq_length(self, *_: Any) -> int:
-        return int(self.past[0][0].shape[1])
+        return int(self.past[0][1].shape[1])
 
 
 def attend(
@@ -45,10 +61,10 @@ def attend(
     old_keys, old_values = _step.get().past[module.layer_idx]  # type: ignore[index]
     heads, many, size = key.shape[1], query.shape[2], query.shape[3]
     q = (query * scaling).reshape(heads, -1, size)
-    scores = torch.cat([torch.bmm(q, old_keys.transpose(1, 2)), torch.bmm(q, key[0].transpose(1, 2))], -1)
+    scores = torch.cat([torch.bmm(q, old_keys), torch.bmm(q, key[0].transpose(1, 2))], -1)
     scores = (scores.view(query.shape[1], many, -1) + mask[0]).view(heads, -1, scores.shape[-1])
     shares = torch.softmax(scores, -1)
-    length = old_keys.shape[1]
+    length = old_values.shape[1]
     made = torch.bmm(shares[..., :length], old_values) + torch.bmm(shares[..., length:], value[0])
     return made.view(1, query.shape[1], many, size).transpose(1, 2), None
 
@@ -114,5 +130,5 @@ class Decoder(nn.Module):
     def example(self, many: int) -> tuple[Tensor, ...]:
         """Inputs for `many` new tokens."""
         mask = torch.zeros(1, 1, many, self.context + many)
-        past = [torch.zeros(self.heads, self.context, self.size) for _ in range(2 * self.layers)]
+        past = empty_past(self.layers, self.heads, self.size, self.context)
         return torch.zeros(1, many, dtype=torch.long), torch.arange(many), mask, *past

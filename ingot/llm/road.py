@@ -10,7 +10,7 @@ import torch
 from ingot import api
 from ingot.casting import Casting
 from ingot.llm.checkpoint import Checkpoint
-from ingot.llm.decoder import HIDDEN, Decoder
+from ingot.llm.decoder import HIDDEN, Decoder, keep
 from ingot.llm.text import Shape
 from ingot.weights.moments import watching
 
@@ -27,7 +27,8 @@ def cast(
             decoder(*decoder.whole(tokens))
     program = api.capture(decoder, decoder.example(1))
     batches = steps_of(decoder, read[0][:CHECKED]) if read else []
-    casting = api.cast_weights(program, target, weights, batches, seen=seen if read else None, **how)
+    recipe = {"lend_inputs": True}  # keys and values are megabytes
+    casting = api.cast_weights(program, target, weights, batches, recipe, seen=seen if read else None, **how)
     return casting, Shape(context, decoder.layers, decoder.heads, decoder.size, _stops(checkpoint.model))
 
 
@@ -49,7 +50,6 @@ def steps_of(decoder: Decoder, tokens: list[int]) -> list[tuple[torch.Tensor, ..
         for i, token in enumerate(tokens[: decoder.context]):
             given = (torch.tensor([[token]]), torch.tensor([i]), mask.clone(), *(p.clone() for p in past))
             made.append(given)
-            for kept, new in zip(past, decoder(*given)[1:], strict=True):
-                kept[:, i] = new[:, 0]
+            keep(past, decoder(*given)[1:], i)
             mask[..., i] = 0
     return made

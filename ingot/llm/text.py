@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ingot.errors import ArtefactError, InputError
-from ingot.llm.decoder import HIDDEN
+from ingot.llm.decoder import HIDDEN, empty_past, keep
 
 FILE = "decoder.json"
 
@@ -49,7 +49,7 @@ class Session:
     def __init__(self, method: Any, shape: Shape, program: Any = None) -> None:
         self.method, self.shape, self.position = method, shape, 0
         self.program = program  # it must outlive its method
-        self.past = [torch.zeros(shape.heads, shape.context, shape.size) for _ in range(2 * shape.layers)]
+        self.past = empty_past(shape.layers, shape.heads, shape.size, shape.context)
         self.mask = torch.full((1, 1, 1, shape.context + 1), HIDDEN)
         self.mask[..., -1] = 0
 
@@ -61,8 +61,7 @@ class Session:
             )
         given = (torch.tensor([[token]]), torch.tensor([self.position]), self.mask, *self.past)
         logits, *new = self.method.execute(list(given))
-        for kept, made in zip(self.past, new, strict=True):
-            kept[:, self.position] = made[:, 0]
+        keep(self.past, new, self.position)
         self.mask[..., self.position] = 0
         self.position += 1
         return logits[0]

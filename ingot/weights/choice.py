@@ -22,6 +22,7 @@ class Weights:
     method: str = "auto"
     embedding_bits: int = 8
     head_bits: int = 8
+    most_bytes: int | None = None  # of all weights: what is left of it gives eight bits to those that gain most
 
     def __post_init__(self) -> None:
         if self.scheme not in SCHEMES:
@@ -30,6 +31,8 @@ class Weights:
             raise InputError(f"unknown way to round weights '{self.method}'", hint=nearest(str(self.method), METHODS))
         if self.group < UNIT or self.group % UNIT:
             raise InputError(f"a group of {self.group} weights", why=f"kernels take multiples of {UNIT}")
+        if self.most_bytes is not None and (not isinstance(self.most_bytes, int) or self.most_bytes <= 0):
+            raise InputError(f"weights cannot take {self.most_bytes!r} bytes")
         if {self.embedding_bits, self.head_bits} - {4, 8}:
             raise InputError("embeddings and heads have 4 or 8 bits")
 

@@ -13,6 +13,7 @@ from ingot.errors import PlanError
 from ingot.graph import constant_of
 from ingot.plan.model import Decision, Plan, Slot
 from ingot.semantics import operands
+from ingot.weights.bits import noise, widened
 from ingot.weights.choice import Weights
 from ingot.weights.moments import Moments, by_layer, moments_of
 from ingot.weights.rewrite import with_weights
@@ -34,7 +35,13 @@ def quantized_weights(
         why = "no linear and no embedding has a constant weight"
         raise PlanError(f"{weights.scheme} finds nothing to do", why=why, hint="weights=None, and calibration data")
     moments = {} if weights.method == "nearest" else _moments(module, layers, batches, seen)
-    rounded = {layer.name: _rounded(module, layer, moments.get(layer.name)) for layer in layers}
+    matrices = {layer.name: _matrix(module, layer) for layer in layers}
+    rounded = {n.name: _rounded(matrices[n.name], n, moments.get(n.name)) for n in layers}
+    if weights.most_bytes is not None:
+        noises = {n: noise(matrices[n], r, moments.get(n)) for n, r in rounded.items()}
+        layers = widened(layers, noises, weights.most_bytes)
+        wide = [n for n in layers if n.bits == 8]
+        rounded |= {n.name: nearest(matrices[n.name], n.bits, n.group) for n in wide}
     return with_weights(module, layers, rounded, weights.how.dynamic), layers
 
 
@@ -44,13 +51,17 @@ def _moments(
     return moments_of(module, layers, batches) if seen is None else by_layer(module, layers, seen)
 
 
-def _rounded(module: GraphModule, layer: Layer, moments: Tensor | None) -> Rounded:
+def _matrix(module: GraphModule, layer: Layer) -> Tensor:
     node = next(n for n in module.graph.nodes if n.name == layer.name)
     weight = constant_of(operands(node)[0 if layer.kind == "embedding" else 1])
     assert weight is not None  # it is a layer
+    return weight.detach().float()
+
+
+def _rounded(weight: Tensor, layer: Layer, moments: Tensor | None) -> Rounded:
     if moments is None or layer.bits == 8:
-        return nearest(weight.detach(), layer.bits, layer.group)
-    return gptq(weight.detach(), layer.bits, layer.group, moments)
+        return nearest(weight, layer.bits, layer.group)
+    return gptq(weight, layer.bits, layer.group, moments)
 
 
 def planned(plan: Plan, layers: Sequence[Layer], weights: Weights) -> Plan:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ingot.backends import Shader
 from ingot.errors import ArtefactError
-from ingot.targets.arm.scenario import commands_of, dtype_of, template_of, tensors_of
+from ingot.targets.arm.scenario import commands_of, fitting, template_of, tensors_of
 from ingot.targets.pieces import Piece, as_lying, constant, pieces_of, read, sides
 from ingot.targets.pieces import dtype_of as type_of
 
@@ -101,16 +101,7 @@ def _add_inputs(made: Scenario, b: int, arrays: Sequence[np.ndarray]) -> None:
     for i, (value, array) in enumerate(zip(made.plan.inputs, arrays, strict=True)):
         row = made.rows[_tensor(made, value, b)]
         row["src"] = f"input_{b}_{i}.npy"
-        made.files[row["src"]] = _fitting(array, row, i)
-
-
-def _fitting(array: np.ndarray, row: dict[str, Any], i: int) -> np.ndarray:
-    """The runner compares bytes, not types: it would read int32 as float32 without a word."""
-    dtype = dtype_of(row["format"])
-    if array.dtype != dtype or array.size != np.prod(row["dims"], dtype=int):
-        given = f"{array.dtype} of {list(array.shape)} was given"
-        raise ArtefactError(f"input {i} of the scenario is {dtype} of {row['dims']}, and {given}")
-    return np.ascontiguousarray(array).reshape(row["dims"])
+        made.files[row["src"]] = fitting(array, row, f"input {i} of the scenario")
 
 
 def _add_outputs(made: Scenario, b: int) -> None:

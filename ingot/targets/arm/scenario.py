@@ -106,15 +106,15 @@ def _write_inputs(folder: Path, template: dict[str, Any], b: int, arrays: Sequen
     if len(arrays) != len(taken):
         raise ArtefactError(f"the .vgf takes {len(taken)} inputs and was given {len(arrays)}")
     for i, array in enumerate(arrays):
-        np.save(folder / _name("input", b, i), _fitting(array, taken[i], i))
+        np.save(folder / _name("input", b, i), fitting(array, taken[i], f"input {i} of the .vgf"))
 
 
-def _fitting(array: np.ndarray, row: dict[str, Any], i: int) -> np.ndarray:
+def fitting(array: np.ndarray, row: dict[str, Any], what: str) -> np.ndarray:
     """The runner compares bytes, not types: it would read int32 as float32 without a word."""
     dtype = dtype_of(row["format"])
     if array.dtype != dtype or array.size != np.prod(row["dims"], dtype=int):
-        what = f"input {i} of the .vgf is {dtype} of {row['dims']}"
-        raise ArtefactError(f"{what}, and {array.dtype} of {list(array.shape)} was given")
+        given = f"{array.dtype} of {list(array.shape)} was given"
+        raise ArtefactError(f"{what} is {dtype} of {row['dims']}, and {given}")
     return np.ascontiguousarray(array).reshape(row["dims"])
 
 
