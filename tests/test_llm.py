@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import ingot
+from ingot.cli import main
 from ingot.llm import checkpoint, library, road, text
 from ingot.llm.decoder import Decoder
 
@@ -137,6 +138,42 @@ def test_a_truncated_file(tmp_path: Path) -> None:
     file.write_bytes(file.read_bytes()[:5000])
     with pytest.raises(ingot.IngotError, match="cannot be read"):
         checkpoint.load(folder)
+
+
+def words(folder: Path) -> Path:
+    """A checkpoint with a tokenizer of words."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    letters = Tokenizer(models.WordLevel({f"w{i}": i for i in range(256)}, unk_token="w0"))
+    letters.pre_tokenizer = pre_tokenizers.Whitespace()
+    transformers.PreTrainedTokenizerFast(tokenizer_object=letters, unk_token="w0").save_pretrained(folder)
+    return saved(folder)
+
+
+def test_the_shell(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A folder of Hugging Face's kind in, text out."""
+    (tmp_path / "some.txt").write_text("w5 w9 w33 w7 w8 w200 w3 " * 8)
+    given = ["cast", "--hf", str(words(tmp_path / "net")), "--target", "xnnpack", "--context", "32"]
+    assert main([*given, "--text", str(tmp_path / "some.txt"), "-o", str(tmp_path / "out")]) == 0
+    assert "1 delegate" in capsys.readouterr().out
+    assert {"model.pte", "tokenizer.json", "decoder.json", "plan.json"} <= {
+        f.name for f in (tmp_path / "out").iterdir()
+    }
+    assert main(["generate", str(tmp_path / "out"), "w5 w9 w33", "--tokens", "5"]) == 0
+    said = capsys.readouterr().out
+    assert "5 tokens, " in said
+    assert said.startswith("w")
+    assert main(["generate", str(tmp_path / "out"), "w5 w9 w33", "--tokens", "5", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tokens"] == 5
+
+
+def test_the_shell_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = ["--target", "xnnpack", "-o", str(tmp_path / "out")]
+    assert main(["cast", "--hf", str(tmp_path / "nowhere"), *out]) == 2
+    assert main(["cast", "net.py:build", "--hf", str(tmp_path), *out]) == 2
+    assert main(["cast", *out]) == 2
+    assert main(["generate", str(tmp_path), "hello"]) == 2
+    assert "no model was named" in capsys.readouterr().err
 
 
 def test_a_folder_that_is_no_decoder(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from ingot.casting import Casting
 from ingot.cli.files import check_folder, read_bytes, write_folders
-from ingot.cli.output import OK, WRONG, Answer
+from ingot.cli.output import OK, WRONG, Answer, watched
 from ingot.errors import InputError
 from ingot.llm import checkpoint, road, text
 from ingot.progress import Progress, Steps
@@ -50,19 +50,21 @@ def _tokenizer(tokenizer: Any) -> dict[str, bytes]:
 
 
 def generate(options: argparse.Namespace) -> Answer:
-    """Tokens appear as they are made; speed and memory at the end."""
+    """On a terminal tokens appear as they are made; speed and memory at the end."""
     letters = _letters(options.folder)
     session, prompt = text.open_session(options.folder), letters.encode(options.prompt).ids
     made, clock = list[int](), text.Clock(len(prompt))
+    shown = "stdout" in watched and sys.stderr.isatty() and not options.json  # else it is in the answer
     for token in text.generate(session, prompt, options.tokens):
         made.append(token)
         clock.tick()
-        if not options.json:
+        if shown:
             _show(letters, made)
     speed = clock.speed
     facts = {"text": letters.decode(made), "tokens": len(made), "tokens_per_second": speed.tokens_per_second}
     took = f"prompt of {speed.prompt} in {speed.prompt_seconds:.2f} s, {text.memory()}"
-    return OK, facts, f"\n\n{speed.made} tokens, {speed.tokens_per_second:.1f} a second; {took}"
+    said = "" if shown else facts["text"]
+    return OK, facts, f"{said}\n\n{speed.made} tokens, {speed.tokens_per_second:.1f} a second; {took}"
 
 
 def _letters(folder: Path) -> Any:
@@ -80,5 +82,5 @@ def _show(letters: Any, made: list[int]) -> None:
     """What the last token adds; half a character waits for its other half."""
     before, now = letters.decode(made[:-1]), letters.decode(made)
     if not now.endswith("\ufffd"):
-        sys.stdout.write(now.removeprefix(before.rstrip("\ufffd")))
-        sys.stdout.flush()
+        sys.stderr.write(now.removeprefix(before.rstrip("\ufffd")))
+        sys.stderr.flush()

@@ -16,6 +16,7 @@ from ingot.errors import ArtefactError, IngotError, MismatchError
 
 OK, BUG, REFUSED, WRONG, BROKEN, INTERRUPTED = 0, 1, 2, 3, 4, 130
 Answer = tuple[int, dict[str, Any], str]  # exit code, what --json prints, what people read
+watched: set[str] = set()  # {"stdout"} where the answer goes to a terminal
 
 
 def say(code: int, data: dict[str, Any], text: str, as_json: bool) -> int:
@@ -63,6 +64,8 @@ def _error_data(error: IngotError) -> dict[str, Any]:
 def clean_stdout() -> Iterator[None]:
     """Stdout is for the answer: what prints there while a command runs (build(), native code) goes to stderr."""
     sys.stdout.flush()
+    watched.clear()
+    watched.update({"stdout"} if sys.stdout.isatty() else ())
     with redirect_stdout(sys.stderr), ExitStack() as undo:
         with suppress(OSError):  # a closed stdout or stderr needs no care
             saved = os.dup(1)
