@@ -15,6 +15,7 @@ from torch import nn
 
 import ingot
 from ingot import backends
+from ingot.backends.closing import closing, is_closed
 
 torch.library.define("ingot_test_backends::sharpen", "(Tensor x, float amount) -> Tensor")
 
@@ -163,6 +164,29 @@ def test_a_backend_that_does_not_take_what_it_owns(partitioner: Any) -> None:
     (gelu,) = [o for o in casting.host_ops if o.op == "gelu.default"]
     assert gelu.reason == "idle owns it, and its partitioner did not take it"
     assert "test_backends.py" in gelu.source
+
+
+def test_what_is_taken_from_a_tuple_is_a_tensor() -> None:
+    """A getitem has no schema, and is no size all the same."""
+
+    def parts(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.gelu(torch.topk(x, 2)[0])
+
+    x = torch.randn(3, 5)
+    module = torch.export.export(_Call(parts), (x,)).module(check_guards=False)
+    with closing() as close:
+        close(module, lambda n: "gelu" in str(n.target))
+        assert any(map(is_closed, module.graph.nodes))
+        torch.testing.assert_close(module(x), parts(x))
+
+
+class _Call(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
 
 
 def test_a_package_brings_one(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,11 +13,10 @@ from torch.fx import Node
 
 from ingot.errors import InputError, TargetError, nearest
 from ingot.targets.base import Ability
+from ingot.targets.pieces import Executor
 
 __all__ = ["Backend", "Shader", "add", "find", "known", "owning"]
 GROUP = "ingot.backends"  # of packages that bring one: the entry point names a Backend
-# Payload, arrays as they lie in memory by batch, number of outputs -> arrays by batch.
-Executor = Callable[[bytes, list[list[Any]], int], list[list[Any]]]
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def _close(node: Node) -> str:
 
 def _refuse(node: Node) -> None:
     """A closed op is called with tensors and gives one."""
-    sizes = [n for n in node.all_input_nodes if n.op == "call_function" and not hasattr(n.target, "_schema")]
+    sizes = [n for n in node.all_input_nodes if isinstance(value_of(n), (torch.SymInt, int))]
     if sizes or isinstance(value_of(node), (tuple, list)):
         why = "it gives several values" if not sizes else f"{sizes[0].name} is a size that is known only at run time"
         hint = "leave the op to the target, or wrap it in one that gives one tensor"
