@@ -29,7 +29,7 @@ from ingot.rehearse import METHODS, can_rehearse, rehearsed
 from ingot.targets import Availability, available, find
 from ingot.targets.base import Target
 from ingot.verify import Evidence, verify_artefact
-from ingot.weights.choice import refuse_unseen, weights_from
+from ingot.weights.choice import refuse_storage, refuse_unseen, weights_from
 from ingot.weights.moments import Moments
 from ingot.weights.road import planned, quantized_weights
 
@@ -83,12 +83,13 @@ def cast_weights(
     settings, asked, steps = recipe_from(recipe), weights_from(weights), steps or Steps(Silent())
     backend = find(target, settings.options, settings.beside)
     refuse_unseen(asked, backend)
+    refuse_storage(settings)
     form = legalized(program, backend, settings)
     with steps("quantize"):
         quantized, layers = quantized_weights(form.program.module, asked, batches, seen)
     facts = (form.program.module, backend, form.program.fingerprint, form.rewrites)
     made = planned(unquantized(*facts, "only weights are quantized"), layers, asked)
-    made = replace(made, settings=_to_remember(settings))
+    made = replace(made, settings={**_to_remember(settings), "weights": asked.scheme})
     casting = replace(_lowered(program, form.program, quantized, made, backend, settings, steps), layers=layers)
     return _verified(casting, batches or [program.example_inputs], steps, on_mismatch)
 
@@ -178,7 +179,8 @@ def _to_remember(recipe: Recipe) -> dict[str, Any]:
 
 def _for_plan(plan: Plan, recipe: Any) -> Recipe:
     """The recipe that is given, or what the plan remembers of its own."""
-    return recipe_from(dict(plan.settings) if recipe is None else recipe)
+    remembered = {k: v for k, v in plan.settings.items() if k != "weights"}
+    return recipe_from(remembered if recipe is None else recipe)
 
 
 def train(program: Program, plan: Plan, *, recipe: Any = None) -> Training:
@@ -191,6 +193,9 @@ def train(program: Program, plan: Plan, *, recipe: Any = None) -> Training:
 
 
 def _must_match(plan: Plan, program: Program) -> None:
+    if "weights" in plan.settings:
+        why = f"its weights are {plan.settings['weights']}, and a plan does not hold what they are rounded with"
+        raise PlanError("this plan cannot be carried out again", why=why, hint="cast the model again with weights=…")
     if plan.fingerprint != program.fingerprint:
         raise PlanError("this plan was made for another program", hint="plan this program first")
 

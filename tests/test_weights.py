@@ -182,6 +182,17 @@ def test_refused(weights: object, target: str, said: str) -> None:
         ingot.cast(Net().eval(), texts()[0], target=target, weights=weights)
 
 
+def test_wishes_that_would_be_passed_over() -> None:
+    with pytest.raises(ingot.IngotError, match="the recipe has inputs"):
+        cast("8da4w", recipe={"inputs": {"tokens": "int8"}})
+
+
+def test_a_plan_with_a_scheme_is_not_replayed_as_float() -> None:
+    casting = cast("8da8w")
+    with pytest.raises(ingot.IngotError, match="its weights are 8da8w"):
+        ingot.lower(ingot.capture(Net().eval(), texts()[0]), casting.plan)
+
+
 def test_nothing_to_do() -> None:
     with pytest.raises(ingot.IngotError, match="finds nothing to do"):
         ingot.cast(nn.ReLU(), (torch.randn(1, 4),), target="xnnpack", weights="8da4w")

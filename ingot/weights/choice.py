@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingot.errors import InputError, PlanError, nearest
+from ingot.recipe import Recipe
 from ingot.targets.base import Target
 from ingot.weights.scheme import SCHEMES, UNIT, Scheme
 
@@ -52,6 +53,14 @@ def weights_from(value: Any) -> Weights:
         except TypeError as e:
             raise InputError("these weights cannot be", why=str(e), hint="weights='8da4w'") from e
     raise InputError(f"weights is a scheme by name, not {type(value).__name__}", hint="weights='8da4w'")
+
+
+def refuse_storage(recipe: Recipe) -> None:
+    """A scheme leaves activations, inputs and outputs float: what a recipe says of them would be passed over."""
+    asked = [k for k in ("scopes", "inputs", "outputs", "channels_last") if getattr(recipe, k)]
+    if asked or not recipe.quantize:
+        why = f"the recipe has {', '.join(asked) or 'quantize = false'}, and only weights are quantized here"
+        raise InputError("a weight scheme and this recipe do not go together", why=why, hint="leave one of them out")
 
 
 def refuse_unseen(weights: Weights, target: Target) -> None:
