@@ -132,6 +132,12 @@ def test_an_unknown_architecture(tmp_path: Path) -> None:
         checkpoint.load(folder)
 
 
+def test_an_architecture_of_another_kind() -> None:
+    config = transformers.GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=64)
+    with pytest.raises(ingot.IngotError, match="GPT2LMHeadModel has no rotary embeddings"):
+        Decoder(transformers.GPT2LMHeadModel(config), 8)
+
+
 def test_a_truncated_file(tmp_path: Path) -> None:
     folder = saved(tmp_path)
     file = folder / "model.safetensors"

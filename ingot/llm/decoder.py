@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ingot.errors import InputError
 from ingot.llm.library import transformers
 
 Past = list[tuple[Tensor, Tensor]]
@@ -84,11 +85,20 @@ class Places(nn.Module):
         return cos, sin
 
 
+def _refuse_strange(model: Any) -> None:
+    if not hasattr(getattr(model, "model", None), "rotary_emb"):
+        why = f"{type(model).__name__} has no rotary embeddings where Llama, Qwen and Gemma have them"
+        raise InputError(
+            "this architecture is not known here", why=why, hint="cast it as any other net: weights='8da4w'"
+        )
+
+
 class Decoder(nn.Module):
     """forward(tokens, positions, mask, keys and values by layer) -> logits of the last token, new keys and values."""
 
     def __init__(self, model: Any, context: int) -> None:
         super().__init__()
+        _refuse_strange(model)
         transformers().AttentionInterface.register("ingot", attend)
         self.model, self.context, config = model, context, model.config
         self.layers, self.heads = config.num_hidden_layers, config.num_key_value_heads

@@ -14,6 +14,7 @@ from ingot.llm.decoder import HIDDEN, Decoder, keep
 from ingot.llm.text import Shape
 from ingot.weights.moments import watching
 
+MOST = 64  # windows of the context's length: more hardly changes how weights are rounded
 CHECKED = 8  # tokens of the first text that the program is verified on, one after the other
 
 
@@ -22,8 +23,9 @@ def cast(
 ) -> tuple[Casting, Shape]:
     """The decoder as a program for one token at a time; `texts` say how its weights are rounded best."""
     decoder, read = Decoder(checkpoint.model, context).eval(), [tokens_of(checkpoint, t) for t in texts]
+    windows = [tokens[i : i + context] for tokens in read for i in range(0, len(tokens), context)]
     with watching(decoder) as seen:
-        for tokens in read:
+        for tokens in windows[:MOST]:
             decoder(*decoder.whole(tokens))
     program = api.capture(decoder, decoder.example(1))
     batches = steps_of(decoder, read[0][:CHECKED]) if read else []
