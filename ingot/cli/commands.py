@@ -67,15 +67,18 @@ def cast(options: argparse.Namespace) -> Answer:
 
 
 def _write_scenarios(castings: Casting | Mapping[str, Casting], output: Path) -> None:
-    each = {output / t: c for t, c in castings.items()} if isinstance(castings, Mapping) else {output: castings}
-    for folder, casting in each.items():
+    for folder, casting in _folders(castings, output).items():
         if casting.evidence.target.scenario is not None:
             casting.scenario(folder / "scenario")
 
 
-def _cast_answer(castings: Casting | Mapping[str, Casting], output: Path, report: bool) -> Answer:
+def _folders(castings: Casting | Mapping[str, Casting], output: Path) -> dict[Path, Casting]:
     """One target fills the folder, several fill one folder each below it."""
-    each = {output / t: c for t, c in castings.items()} if isinstance(castings, Mapping) else {output: castings}
+    return {output / t: c for t, c in castings.items()} if isinstance(castings, Mapping) else {output: castings}
+
+
+def _cast_answer(castings: Casting | Mapping[str, Casting], output: Path, report: bool) -> Answer:
+    each = _folders(castings, output)
     write_folders({folder: _files(c, report) for folder, c in each.items()})
     facts = {c.target: {**as_data(c), "folder": str(folder)} for folder, c in each.items()}
     code = OK if all(c.check is not None and c.check.passed for c in each.values()) else WRONG
