@@ -46,12 +46,10 @@ def _run(payload: bytes, batches: list[list[Any]], outputs: int) -> list[list[An
 
 def _shader(payload: bytes) -> Shader:
     from ingot.backends.sampler.job import Job
-    from ingot.backends.sampler.shader import TEXTURE, can_be_texture, dispatch
+    from ingot.backends.sampler.shader import can_be_texture, dispatch
 
     job = Job.from_bytes(payload)
-    made = dispatch(job, texture := can_be_texture(job))
-    textures = {0: TEXTURE} if texture else {}
-    return Shader(made.file, made.spirv, made.constants, made.groups, (*job.ordered((0, 1)), 2), textures)
+    return dispatch(job, can_be_texture(job))
 
 
 def _with_alpha() -> tuple[Any, ...]:

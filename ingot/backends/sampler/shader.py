@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ingot.backends import Shader
 from ingot.backends.sampler.job import MODES, PADDINGS, SIDES, Job, Side, read
 from ingot.errors import ArtefactError
 from ingot.targets.arm.scenario import run_scenario
@@ -24,17 +25,7 @@ TEXTURE = "VK_FORMAT_R8G8B8A8_SNORM"
 TILE = 8  # output pixels of a work group, each way
 
 
-@dataclass(frozen=True)
-class Dispatch:
-    """What a Vulkan runtime needs beside the tensors: bindings 0 image, 1 grid, 2 output, all of set 0."""
-
-    file: str
-    spirv: bytes
-    constants: tuple[tuple[int, int | float], ...]  # specialization constants by id
-    groups: tuple[int, int, int]
-
-
-def dispatch(job: Job, texture: bool = False) -> Dispatch:
+def dispatch(job: Job, texture: bool = False) -> Shader:
     """The shader of a job; with `texture` its image is read from a texture that shares the tensor's memory."""
     if texture and not can_be_texture(job):
         why = "a texture holds one picture of four int8 channels, channels last, in steps of 1/127 from -127"
@@ -43,7 +34,10 @@ def dispatch(job: Job, texture: bool = False) -> Dispatch:
         if (dtype := getattr(job, side).dtype) not in known:
             raise ArtefactError(f"the sampler has no shader for {side} of {dtype}", hint=f"one of: {', '.join(known)}")
     file = file_name(job.image.dtype, job.grid.dtype, job.output.dtype, texture)
-    return Dispatch(file, _spirv(file), tuple(zip(count(), _constants(job), strict=False)), _groups(job))
+    constants = tuple(zip(count(), _constants(job), strict=False))
+    return Shader(
+        file, _spirv(file), constants, _groups(job), (*job.ordered((0, 1)), 2), {0: TEXTURE} if texture else {}
+    )
 
 
 def can_be_texture(job: Job) -> bool:
@@ -133,7 +127,7 @@ def _file(name: str, t: int) -> str:
     return f"{name}_{t}.npy"
 
 
-def _shader(needed: Dispatch, t: int) -> dict[str, Any]:
+def _shader(needed: Shader, t: int) -> dict[str, Any]:
     constants = [{"id": i, "value": value} for i, value in needed.constants]
     shader = {"uid": f"shader_{t}", "src": needed.file, "type": "SPIR-V", "specialization_constants": constants}
     return {"shader": shader}
@@ -167,6 +161,6 @@ def shared_memory(side: Side, tensor: str, texture: str) -> list[dict[str, Any]]
     return [{"tensor": row | shared}, {"image": _texture_row(side, texture) | shared}]
 
 
-def _command(needed: Dispatch, t: int) -> dict[str, Any]:
+def _command(needed: Shader, t: int) -> dict[str, Any]:
     bindings = [{"set": 0, "id": i, "resource_ref": f"{name}_{t}"} for i, name in enumerate(SIDES)]
     return {"dispatch_compute": {"shader_ref": f"shader_{t}", "rangeND": list(needed.groups), "bindings": bindings}}
