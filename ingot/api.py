@@ -29,7 +29,7 @@ from ingot.rehearse import METHODS, can_rehearse, rehearsed
 from ingot.targets import Availability, available, find
 from ingot.targets.base import Target
 from ingot.verify import Evidence, verify_artefact
-from ingot.weights.choice import refuse_storage, refuse_unseen, weights_from
+from ingot.weights.choice import refuse_storage, settled, weights_from
 from ingot.weights.moments import Moments
 from ingot.weights.road import planned, quantized_weights
 
@@ -55,7 +55,7 @@ def cast(
     for name in names:
         found = find(name, settings.options, settings.beside)
         if weights is not None:
-            refuse_unseen(weights_from(weights), found)
+            settled(weights_from(weights), found)
     with steps("capture"):
         program = capture(model, example_inputs, dynamic_shapes=dynamic_shapes)
     kept: list[Batch] = []
@@ -82,7 +82,7 @@ def cast_weights(
     """Weights as integers, activations by token or float: nothing is recorded, ranges are found when it runs."""
     settings, asked, steps = recipe_from(recipe), weights_from(weights), steps or Steps(Silent())
     backend = find(target, settings.options, settings.beside)
-    refuse_unseen(asked, backend)
+    asked = settled(asked, backend)
     refuse_storage(settings)
     form = legalized(program, backend, settings)
     with steps("quantize"):

@@ -28,9 +28,10 @@ class Availability:
 
 def known() -> dict[str, Target]:
     from ingot.targets.arm import TARGETS
+    from ingot.targets.vulkan import VULKAN
     from ingot.targets.xnnpack import XNNPACK
 
-    return {t.name: t for t in (XNNPACK, *TARGETS)}
+    return {t.name: t for t in (XNNPACK, VULKAN, *TARGETS)}
 
 
 def find(name: str, options: Iterable[tuple[str, Any]] = (), others: Collection[str] = ()) -> Target:

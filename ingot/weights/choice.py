@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ingot.errors import InputError, PlanError, nearest
@@ -21,8 +21,8 @@ class Weights:
     scheme: str
     group: int = UNIT
     method: str = "auto"
-    embedding_bits: int = 8
-    head_bits: int = 8
+    embedding_bits: int | None = None  # None: the most that the target takes
+    head_bits: int | None = None
     most_bytes: int | None = None  # of all weights: what is left of it gives eight bits to those that gain most
 
     def __post_init__(self) -> None:
@@ -34,7 +34,7 @@ class Weights:
             raise InputError(f"a group of {self.group} weights", why=f"kernels take multiples of {UNIT}")
         if self.most_bytes is not None and (not isinstance(self.most_bytes, int) or self.most_bytes <= 0):
             raise InputError(f"weights cannot take {self.most_bytes!r} bytes")
-        if {self.embedding_bits, self.head_bits} - {4, 8}:
+        if {self.embedding_bits, self.head_bits} - {4, 8, None}:
             raise InputError("embeddings and heads have 4 or 8 bits")
 
     @property
@@ -63,8 +63,18 @@ def refuse_storage(recipe: Recipe) -> None:
         raise InputError("a weight scheme and this recipe do not go together", why=why, hint="leave one of them out")
 
 
+def settled(weights: Weights, target: Target) -> Weights:
+    """With bits that the target takes; only what was seen to be right is offered."""
+    refuse_unseen(weights, target)
+    asked, can = {weights.embedding_bits, weights.head_bits} - {None}, target.weight_bits
+    wide = max(can)
+    if not asked <= set(can) or (weights.most_bytes is not None and wide == weights.how.bits):
+        why = target.hints.get("weights:8w") or f"weights of it have {' or '.join(map(str, can))} bits"
+        raise PlanError(f"{target.name} does not take weights of so many bits", why=why, hint=f"{min(can)} bits")
+    return replace(weights, embedding_bits=weights.embedding_bits or wide, head_bits=weights.head_bits or wide)
+
+
 def refuse_unseen(weights: Weights, target: Target) -> None:
-    """Only what was seen to be right is offered."""
     if weights.scheme in target.weight_schemes:
         return
     why = target.hints.get(f"weights:{weights.scheme}") or f"no artefact of it was seen to be right on {target.name}"

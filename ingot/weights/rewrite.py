@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.graph import add_constant, copied, inherited_meta
+from ingot.graph import add_constant, copied, inherited_meta, value_of
 from ingot.weights.rounding import Rounded, limits
 from ingot.weights.scheme import Layer
 
@@ -42,24 +42,27 @@ def with_weights(
 def _declare() -> None:
     import executorch.exir.passes._quant_patterns_and_replacements  # noqa: F401  embeddings of integers
     import torch.ao.quantization.fx._decomposed  # noqa: F401
+    import torchao.quantization  # noqa: F401  quantize_affine and its kin
 
 
-def _call(before: Node, op: Any, *args: Any) -> Node:
+def _call(before: Node, op: Any, *args: Any, **named: Any) -> Node:
     with before.graph.inserting_before(before):
-        node = before.graph.call_function(op, args)
+        node = before.graph.call_function(op, args, named)
     node.meta = inherited_meta(before)
     given = torch.fx.map_arg(args, lambda n: n.meta["val"])
-    node.meta["val"] = op(*given)
+    node.meta["val"] = op(*given, **named)
     return node
 
 
 def _by_token(node: Node) -> Node:
     """What it reads, rounded to int8, the range of each token found when it runs."""
-    ops, x = torch.ops.quantized_decomposed, node.args[0]
-    chosen = _call(node, ops.choose_qparams_per_token_asymmetric.default, x, torch.int8)
+    ops, x, val = torch.ops.torchao, node.args[0], value_of(node.args[0])  # type: ignore[arg-type]
+    block, numbers = [1] * (val.dim() - 1) + [val.shape[-1]], (torch.int8, -128, 127)
+    kinds = (torch.finfo(torch.float32).eps, torch.float32, torch.int8)
+    chosen = _call(node, ops.choose_qparams_affine.default, x, "ASYMMETRIC", block, *numbers, *kinds)
     scale, zero = (_call(node, operator.getitem, chosen, i) for i in (0, 1))
-    stored = _call(node, ops.quantize_per_token.default, x, scale, zero, -128, 127, torch.int8)
-    return _call(node, ops.dequantize_per_token.default, stored, scale, zero, -128, 127, torch.int8, torch.float32)
+    stored = _call(node, ops.quantize_affine.default, x, block, scale, zero, *numbers)
+    return _call(node, ops.dequantize_affine.default, stored, block, scale, zero, *numbers, output_dtype=val.dtype)
 
 
 def _weight(module: GraphModule, node: Node, layer: Layer, r: Rounded) -> Node:
@@ -87,7 +90,7 @@ def _embedding(module: GraphModule, node: Node, layer: Layer, r: Rounded) -> Non
         made = _call(node, ops.embedding_byte.default, codes, scales, None, low, high, indices)
     else:
         codes = add_constant(module, _packed(r.codes), f"{layer.name}_codes", node)
-        made = _call(node, ops.embedding_4bit.default, codes, scales, None, low, high, indices)
+        made = _call(node, ops.embedding_4bit.dtype, codes, scales, None, low, high, indices, dtype=torch.float32)
     node.replace_all_uses_with(made)
     module.graph.erase_node(node)
 

@@ -1,0 +1,74 @@
+"""Vulkan: GPUs through ExecuTorch's shaders. Floating point, and weights of four bits that fuse into a linear."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ingot.targets.base import Ability, Format, Prices, Target
+from ingot.targets.vulkan.quiet import quiet
+from ingot.targets.xnnpack import XNNPACK
+
+__all__ = ["VULKAN"]
+
+BACKEND = "VulkanBackend"
+EXECUTED_ON = "torch: the serialised Vulkan graph was decoded and interpreted op by op; no shader ran"
+FUSED = "only groups of four-bit weights fuse into its linear; others would be written out as float numbers"
+HINTS = {"weights:8w": FUSED, "weights:8da8w": FUSED}
+
+
+def ability(node: Node) -> Ability:
+    """Its partitioner decides when it is lowered, and what it leaves has its reason then."""
+    return Ability(frozenset({"float"}), "what Vulkan takes is asked of its partitioner when the program is lowered")
+
+
+def partitioners() -> list[Any]:
+    from executorch.backends.vulkan.partitioner.vulkan_partitioner import VulkanPartitioner
+
+    return [VulkanPartitioner({})]
+
+
+def run(
+    pte: bytes, batches: Sequence[Any], *, timeout: float, beside: Any = None, **_: Any
+) -> list[list[torch.Tensor]]:
+    from ingot.targets.pieces import execute, read
+    from ingot.targets.vulkan.running import Delegates
+
+    return execute(pte, batches, {BACKEND: Delegates(read(pte).named_data), **(beside or {})}, timeout)
+
+
+@contextmanager
+def lowering() -> Iterator[None]:
+    from ingot.targets.vulkan.repairs import repaired
+
+    with quiet(), repaired():
+        yield
+
+
+VULKAN = Target(
+    name="vulkan",
+    backend=BACKEND,
+    description="GPUs through ExecuTorch's Vulkan shaders: float, and linears with 4-bit weights",
+    requirements=XNNPACK.requirements,
+    formats={},  # its static int8 was not tried here
+    weight=Format("int8", -127, 127, symmetric=True),
+    ability=ability,
+    fuses=lambda producer, activation: False,
+    rescales=lambda node: False,
+    float_inside=True,
+    float_bias=True,
+    weight_axis=XNNPACK.weight_axis,
+    rules=tuple,
+    partitioners=partitioners,
+    run=run,
+    executed_on=lambda: EXECUTED_ON,
+    prices=Prices({"float": 1.0}),
+    weight_schemes=("4w", "8da4w"),
+    weight_bits=(4,),
+    lowering=lowering,
+    hints=HINTS,
+)
