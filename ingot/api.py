@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,10 +11,10 @@ import torch
 from ingot.capture import Program, restore_state
 from ingot.capture import capture as _capture
 from ingot.casting import Casting, Check
-from ingot.errors import ArtefactError, InputError, MismatchError, PlanError
+from ingot.errors import InputError, PlanError
+from ingot.finishing import check_of, lowered, verified
 from ingot.layout import images_of, laid_out
 from ingot.legalize import legalized
-from ingot.lower import lower_graph
 from ingot.plan.model import Plan
 from ingot.plan.solve import solve, solve_each, unquantized
 from ingot.plan.validate import validate, with_biases
@@ -27,11 +26,8 @@ from ingot.recipe import Recipe, recipe_from
 from ingot.recorder import measured_again, record_module
 from ingot.rehearse import METHODS, can_rehearse, rehearsed
 from ingot.targets import Availability, available, find
-from ingot.targets.base import Target
-from ingot.verify import Evidence, verify_artefact
-from ingot.weights.choice import refuse_storage, settled, weights_from
-from ingot.weights.moments import Moments
-from ingot.weights.road import planned, quantized_weights
+from ingot.weights.cast import cast_weights
+from ingot.weights.choice import settled, weights_from
 
 Batch = tuple[torch.Tensor, ...]
 
@@ -69,56 +65,12 @@ def cast(
     return made[names[0]] if isinstance(target, str) else made
 
 
-def cast_weights(
-    program: Program,
-    target: str,
-    weights: Any,
-    batches: list[Batch],
-    recipe: Any = None,
-    steps: Steps | None = None,
-    on_mismatch: str = "raise",
-    seen: Moments | None = None,
-) -> Casting:
-    """Weights as integers, activations by token or float: nothing is recorded, ranges are found when it runs."""
-    settings, asked, steps = recipe_from(recipe), weights_from(weights), steps or Steps(Silent())
-    backend = find(target, settings.options, settings.beside)
-    asked = settled(asked, backend)
-    refuse_storage(settings)
-    form = legalized(program, backend, settings)
-    with steps("quantize"):
-        quantized, layers = quantized_weights(form.program.module, asked, batches, seen)
-    facts = (form.program.module, backend, form.program.fingerprint, form.rewrites)
-    made = planned(unquantized(*facts, "only weights are quantized"), layers, asked)
-    made = replace(made, settings={**_to_remember(settings), "weights": asked.scheme})
-    casting = replace(_lowered(program, form.program, quantized, made, backend, settings, steps), layers=layers)
-    return _verified(casting, batches or [program.example_inputs], steps, on_mismatch)
-
-
 def _cast_for(
     target: str, program: Program, ranges: Ranges, recipe: Recipe, kept: list[Batch], steps: Steps, on_mismatch: str
 ) -> Casting:
     with steps("plan"):
         made = plan(program, ranges, target, recipe=recipe)
-    return _verified(_lower(program, made, recipe, steps), kept, steps, on_mismatch)
-
-
-def _verified(casting: Casting, kept: list[Batch], steps: Steps, on_mismatch: str) -> Casting:
-    with steps("verify"):
-        check = _verify_or_keep(casting, kept, on_mismatch)
-    done = casting.checked(check, steps.seconds)
-    if not check.passed and on_mismatch == "raise":
-        raise _mismatch(done)
-    return done
-
-
-def _verify_or_keep(casting: Casting, kept: list[Batch], on_mismatch: str) -> Check:
-    """With on_mismatch='keep' an artefact that does not even run is handed over too, marked as failed."""
-    try:
-        return verify(casting, kept)
-    except ArtefactError as e:
-        if on_mismatch == "raise":
-            raise
-        return Check(casting.evidence.target.executed_on(), 0, (), passed=False, culprit=str(e))
+    return verified(_lower(program, made, recipe, steps), kept, steps, on_mismatch)
 
 
 def capture(model: Any, example_inputs: Any, *, dynamic_shapes: Any = None) -> Program:
@@ -154,7 +106,7 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: Any = None) -
     outside: Any = {
         "channels_last": images_of(settings.channels_last, module),
         "integer_io": settings.integer_io,
-        "settings": _to_remember(settings),
+        "settings": settings.remembered,
     }
     if not settings.quantize:
         return replace(unquantized(module, backend, form.program.fingerprint, form.rewrites), **outside)
@@ -168,13 +120,6 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: Any = None) -
     with torch.no_grad():
         best = rehearsed(plans, module, ranges.kept, correct=settings.correct_biases)
     return replace(best, **outside)
-
-
-def _to_remember(recipe: Recipe) -> dict[str, Any]:
-    """What a recipe says that its plan cannot be lowered without, as plain data."""
-    lists = {"beside": list(recipe.beside), "without_rules": list(recipe.without_rules)}
-    rest = {"options": dict(recipe.options), "lend_inputs": recipe.lend_inputs}
-    return {k: v for k, v in {**rest, **lists}.items() if v}
 
 
 def _for_plan(plan: Plan, recipe: Any) -> Recipe:
@@ -213,40 +158,12 @@ def _lower(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> Castin
     plan, form = with_biases(plan, form.module), laid_out(form, plan.channels_last)
     with steps("quantize"):
         quantized = quantize(form.module, plan, float_bias=target.float_bias)
-    return _lowered(program, form, quantized, plan, target, recipe, steps)
-
-
-def _lowered(
-    program: Program, form: Program, quantized: Any, plan: Plan, target: Target, recipe: Recipe, steps: Steps
-) -> Casting:
-    with steps("lower"):
-        done = lower_graph(form, quantized, plan, target)
-    performance = tuple(p for d in done.delegates if (p := target.performance(d.files)) is not None)
-    evidence = Evidence(form, quantized, target, recipe, done.io, done.delegates)
-    return Casting(
-        target.name, done.pte, done.delegates, done.host_ops, done.io, plan, None, dict(steps.seconds),
-        (*program.notes, *plan.notes), performance, evidence=evidence,
-    )  # fmt: skip
+    return lowered(program, form, quantized, plan, target, recipe, steps)
 
 
 def verify(casting: Casting, batches: Iterable[Any]) -> Check:
     """Execute the artefact on `batches` and compare it with the float model and with its own quantized graph."""
-    evidence = casting.evidence
-    try:
-        return verify_artefact(casting.pte, evidence, (evidence.program.flatten(b) for b in batches))
-    except ArtefactError as e:
-        raise _missing_kernel(e, casting) or e from e.__cause__
-
-
-def _missing_kernel(error: ArtefactError, casting: Casting) -> ArtefactError | None:
-    """The runtime names the op it has no kernel for; the user's line of it is known here."""
-    said = re.search(r"Missing operator: \[\d+\] \w+::(\w+)", error.why or "")
-    op = next((o for o in casting.host_ops if said and o.op.split(".")[0] == said[1]), None)
-    if op is None:
-        return None
-    why = f"{op.reason}, and the runtime here has no host kernel for it either"
-    hint = "write it with other ops, or give the runtime a kernel for it and verify there"
-    return ArtefactError(f"nothing can run {op.op}", where=f"{op.name} ({op.source})", why=why, hint=hint)
+    return check_of(casting, batches)
 
 
 def targets() -> tuple[Availability, ...]:
@@ -273,16 +190,3 @@ def _keeping(batches: Any, kept: list[Batch], most: int) -> Iterator[Any]:
         if len(kept) < most:
             kept.append(batch)
         yield batch
-
-
-def _mismatch(casting: Casting) -> MismatchError:
-    check = casting.check
-    assert check is not None
-    bad = [f"{o.name}: {o.problem}" for o in check.outputs if o.problem]
-    return MismatchError(
-        f"the {casting.target} artefact is wrong",
-        check=check,
-        where=check.culprit,
-        why="; ".join(bad),
-        hint="read plan.why() of that value, give more calibration data, or inspect it with on_mismatch='keep'",
-    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,31 +25,59 @@ from ingot.plan.model import Plan
 from ingot.retracing import quick
 from ingot.targets.base import Target
 
+MAIN = "forward"
+
 
 @dataclass(frozen=True)
-class Lowered:
-    """A program file and what is in it."""
+class Method:
+    """What became of one method of a program."""
 
-    pte: bytes
     delegates: tuple[Delegate, ...]
     host_ops: tuple[HostOp, ...]
     io: Boundary
 
 
-def lower_graph(program: Program, quantized: GraphModule, plan: Plan, target: Target) -> Lowered:
-    """Lower the quantized form of `program` for `target`."""
+@dataclass(frozen=True)
+class Lowered:
+    """A program file and what is in it, by method."""
+
+    pte: bytes
+    methods: dict[str, Method]
+
+
+def lower_graph(
+    program: Program,
+    quantized: GraphModule,
+    plan: Plan,
+    target: Target,
+    others: Mapping[str, tuple[Program, GraphModule]] | None = None,
+) -> Lowered:
+    """Lower the quantized form of `program` for `target`; `others` become methods of the same file, and share its
+    weights."""
+    parts = {MAIN: (program, quantized), **(others or {})}
     with closing() as close, listening() as reasons:
-        whole = _whole(program, exposed(quantized, plan), plan, target)
-        close(whole, lambda n: target.owns(n) or (not plan.integer_io and converts_io(n, plan)))
-        exported = _stage("export", target, lambda: _export(program, whole, plan))
+        exported = {name: _exported(*part, plan, target, close) for name, part in parts.items()}
         turned = [n.name in plan.channels_last for n in output_nodes(program.module)]
         edge = _stage("partition", target, lambda: _to_edge(exported, target, turned))
-    graph, boundary = edge.exported_program().graph_module, _boundary(program, plan, edge.exported_program())
-    delegates, host_ops = delegates_of(graph, target.finish(graph)), host_ops_of(graph, target, reasons)
+    methods = {
+        name: _method(part[0], plan, target, edge.exported_program(name), reasons) for name, part in parts.items()
+    }
     pte = _stage(
         "serialise", target, lambda: _serialise(edge, program, plan, target)
     )  # rewrites the graph: look before
-    return Lowered(pte, delegates, host_ops, boundary)
+    return Lowered(pte, methods)
+
+
+def _exported(program: Program, quantized: GraphModule, plan: Plan, target: Target, close: Any) -> Any:
+    whole = _whole(program, exposed(quantized, plan), plan, target)
+    close(whole, lambda n: target.owns(n) or (not plan.integer_io and converts_io(n, plan)))
+    return _stage("export", target, lambda: _export(program, whole, plan))
+
+
+def _method(program: Program, plan: Plan, target: Target, lowered: Any, reasons: dict[str, str]) -> Method:
+    graph = lowered.graph_module
+    delegates, host_ops = delegates_of(graph, target.finish(graph)), host_ops_of(graph, target, reasons)
+    return Method(delegates, host_ops, _boundary(program, plan, lowered))
 
 
 def _stage(name: str, target: Target, work: Any) -> Any:
@@ -134,13 +163,14 @@ def _own_dequantizes(quantized: GraphModule) -> None:
     quantized.recompile()
 
 
-def _to_edge(exported: torch.export.ExportedProgram, target: Target, turned: list[bool]) -> Any:
+def _to_edge(exported: dict[str, torch.export.ExportedProgram], target: Target, turned: list[bool]) -> Any:
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
     config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=False)
     with target.lowering(), quick():
         passes: Any = [turning(turned)] if any(turned) else None
-        edge = to_edge_transform_and_lower(exported, passes, target.partitioners(), compile_config=config)
+        each = {name: target.partitioners() for name in exported}
+        edge = to_edge_transform_and_lower(exported, passes, each, compile_config=config)
         return _opened(edge, target)
 
 

@@ -68,6 +68,13 @@ class Recipe:
             why = "scopes, inputs and outputs say how numbers are stored"
             raise InputError("quantize = false leaves nothing to store", why=why, hint="leave one of them out")
 
+    @property
+    def remembered(self) -> dict[str, Any]:
+        """What a plan cannot be lowered without, as plain data."""
+        lists = {"beside": list(self.beside), "without_rules": list(self.without_rules)}
+        rest = {"options": dict(self.options), "lend_inputs": self.lend_inputs}
+        return {k: v for k, v in {**rest, **lists}.items() if v}
+
 
 def recipe_from(value: Any) -> Recipe:
     """A Recipe from itself, None, a mapping, or a TOML file."""

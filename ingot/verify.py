@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 
 from ingot.boundary import decode, encode
 from ingot.capture import Program, restore_state
-from ingot.casting import Boundary, Check, Delegate, OutputCheck
+from ingot.casting import Boundary, Check, Delegate, HostOp, OutputCheck
 from ingot.compare import Comparison, measure
 from ingot.errors import InputError
 from ingot.exact import evaluate
@@ -38,6 +38,9 @@ class Evidence:
     recipe: Recipe
     io: Boundary
     delegates: tuple[Delegate, ...] = ()
+    method: str = "forward"
+    host_ops: tuple[HostOp, ...] = ()
+    others: Mapping[str, Evidence] = field(default_factory=dict)  # of further methods
 
 
 def verify_artefact(pte: bytes, evidence: Evidence, batches: Iterable[tuple[torch.Tensor, ...]]) -> Check:
@@ -62,7 +65,8 @@ def run_artefact(
     """The program itself, wherever its target runs programs; float in and out, whatever it takes and gives."""
     given = [encode(batch, evidence.io.inputs) for batch in batches]
     files, seconds = {d.digest: d.files for d in evidence.delegates}, evidence.recipe.run_timeout
-    made = evidence.target.run(pte, given, files=files, timeout=seconds, fresh=False)
+    how = {} if evidence.method == "forward" else {"method": evidence.method}
+    made = evidence.target.run(pte, given, files=files, timeout=seconds, fresh=False, **how)
     return [decode(tensors_of(o), evidence.io.outputs) for o in made]
 
 

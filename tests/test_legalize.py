@@ -73,6 +73,10 @@ CASES = {
     "numbers": ("numbers as constants", lambda x: (x + 2) * 0.5 - 1, (X3,), ()),
     "sums": ("sums of constants", lambda x, a, b: (x * 2 + a) + b, (X3,), (torch.randn(4), torch.randn(6, 4))),
     "softmax of a convolution": ("softmax in one layout", lambda x, w: F.conv2d(x, w).softmax(-1), (X4,), (torch.randn(6, 6, 1, 1),)),
+    "sum over tokens": ("sums as products", lambda x: x.sum(1), (X3,), ()),
+    "sum over several": ("sums as products", lambda x: x.sum((0, 2), keepdim=True), (X4,), ()),
+    "normalized": ("sums as products", lambda x: F.normalize(x, dim=-1), (X3,), ()),
+    "stretched": ("operands stretched by their reader", lambda x, y: x * (y + 1).expand(2, 6, 4), (X3, X3[:, :1]), ()),
     "division": ("numbers as constants", lambda x: x / 3, (X3,), ()),
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import ingot
 from ingot.cli import main
 from ingot.llm import checkpoint, library, road, text
 from ingot.llm.decoder import Decoder
+from ingot.targets.pieces import read
 
 transformers = library.transformers()
 KINDS = ("Llama", "Qwen2", "Qwen3", "Gemma")
@@ -69,7 +71,7 @@ def test_one_delegate(cast: tuple[ingot.Casting, Path, Any]) -> None:
     kinds = [o.op.removesuffix(".default").rpartition(".")[2] for o in casting.host_ops]
     assert kinds == ["embedding_byte", "index_select", "index_select"]  # all before the delegate
     assert casting.check.outputs[0].faithful_db > 30
-    assert len(casting.check.outputs) == 5  # logits, keys and values of two layers
+    assert len(casting.check.outputs) == 10  # of both methods: logits, keys and values of two layers
 
 
 def test_greedy_tokens_are_those_of_the_quantized_model(cast: tuple[ingot.Casting, Path, Any]) -> None:
@@ -78,6 +80,26 @@ def test_greedy_tokens_are_those_of_the_quantized_model(cast: tuple[ingot.Castin
     assert made == list(text.generate(_Eager(casting, text.Shape.of(folder)), [5, 9, 33], 20))
     assert (speed.prompt, speed.made) == (3, 20)
     assert speed.tokens_per_second > 0
+
+
+def test_a_prompt_is_read_in_strides(cast: tuple[ingot.Casting, Path, Any]) -> None:
+    """By a second method of the same file: the text goes on as it does token after token, and no weight is there twice."""
+    casting, folder, _ = cast
+    prompt = [(7 * i) % 250 for i in range(29)]
+    strides, single = text.open_session(folder), text.open_session(folder)
+    single.shape = dataclasses.replace(single.shape, prefill=0)
+    assert strides.shape.prefill == 32
+    torch.testing.assert_close(strides.read(prompt), single.read(prompt), rtol=0, atol=0.05)
+    for a, b in zip(strides.past, single.past, strict=True):
+        torch.testing.assert_close(a, b, rtol=0, atol=0.05)
+    assert any("method prefill: 1 delegate, 3 ops on the host, the same weights" in n for n in casting.notes)
+    file = read(casting.pte, "prefill")
+    for kind, stored in (
+        ("linear", sum(len(b) for b in file.named_data.buffers)),
+        ("embedding", sum(len(b.storage) for b in file.program.constant_buffer)),
+    ):
+        said = sum(layer.bytes for layer in casting.layers if layer.kind == kind)
+        assert said < stored < 1.3 * said, kind  # the rest: norms, tables of cosines
 
 
 class _Eager(text.Session):

@@ -134,7 +134,8 @@ def test_a_width_that_no_group_divides_is_quantized_all_the_same() -> None:
         casting = cast("8da4w", Net(inner=inner))
         sizes[inner] = (len(casting.pte), sum(layer.bytes for layer in casting.layers))
     grown, said = (sizes[2000][i] - sizes[200][i] for i in (0, 1))
-    assert grown == pytest.approx(said, rel=0.05)
+    bias = 4 * (2000 - 200)
+    assert grown == pytest.approx(said + bias, rel=0.02)  # the two linears are used twice and stored once
 
 
 def test_a_budget_goes_to_those_that_gain_most() -> None:

@@ -16,6 +16,7 @@ from ingot.graph import copied
 from ingot.legalize import (
     attention,
     depth_pool,
+    expands,
     hardsigmoid,
     layer_norm,
     means,
@@ -27,6 +28,7 @@ from ingot.legalize import (
     softplus,
     strides,
     sums,
+    totals,
     upsampling,
 )
 from ingot.legalize.islands import Islands, islands
@@ -50,7 +52,7 @@ class Legal:
 def for_xnnpack() -> Sequence[Rule]:
     """In order: a rule may leave work for those after it (attention makes products, a hard sigmoid numbers)."""
     early = (sums, scatter, strides, upsampling, depth_pool, hardsigmoid, softplus)
-    late = (attention, products, softmax, layer_norm, means, scalars, moves)
+    late = (attention, products, softmax, layer_norm, means, totals, scalars, expands, moves)
     return tuple(m.RULE for m in (*early, *late))
 
 

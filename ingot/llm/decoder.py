@@ -30,13 +30,28 @@ def empty_past(layers: int, heads: int, size: int, context: int) -> list[Tensor]
     return [torch.zeros(shape) for _ in range(layers) for shape in shapes]
 
 
-def keep(past: list[Tensor], new: Sequence[Tensor], position: int) -> None:
-    """Write what one token adds."""
+def keep(past: list[Tensor], new: Sequence[Tensor], position: int, many: int = 1) -> None:
+    """Write what the last `many` tokens add, from `position` on."""
     for i, (kept, made) in enumerate(zip(past, new, strict=True)):
         if i % 2:
-            kept[:, position] = made[:, 0]
+            kept[:, position : position + many] = made[:, -many:]
         else:
-            kept[:, :, position] = made[:, :, 0]
+            kept[:, :, position : position + many] = made[:, :, -many:]
+
+
+def aligned(tokens: Sequence[int], position: int, width: int, context: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Tokens, places and mask for up to `width` new tokens after `position` old ones.
+
+    They stand at the right end, so that the last one's logits are asked for; what fills up on the left sees nothing
+    that matters, and nothing sees it.
+    """
+    many = len(tokens)
+    mask = torch.full((1, 1, width, context + width), HIDDEN)
+    mask[..., :position] = 0
+    mask[..., -many:, context + width - many :] = torch.full((many, many), HIDDEN).triu(1)
+    places = torch.zeros(width, dtype=torch.long)
+    places[-many:] = torch.arange(position, position + many)
+    return torch.tensor([[0] * (width - many) + list(tokens)]), places, mask
 
 
 class Step:

@@ -10,10 +10,12 @@ import torch
 from ingot import api
 from ingot.casting import Casting
 from ingot.llm.checkpoint import Checkpoint
-from ingot.llm.decoder import HIDDEN, Decoder, keep
+from ingot.llm.decoder import HIDDEN, Decoder, aligned, keep
 from ingot.llm.text import Shape
+from ingot.weights.cast import cast_weights
 from ingot.weights.moments import watching
 
+PREFILL = 32  # tokens of a prompt that are read at once
 MOST = 64  # windows of the context's length: more hardly changes how weights are rounded
 CHECKED = 8  # tokens of the first text that the program is verified on, one after the other
 
@@ -30,8 +32,12 @@ def cast(
     program = api.capture(decoder, decoder.example(1))
     batches = steps_of(decoder, read[0][:CHECKED]) if read else []
     recipe = {"lend_inputs": True}  # keys and values are megabytes
-    casting = api.cast_weights(program, target, weights, batches, recipe, seen=seen if read else None, **how)
-    return casting, Shape(context, decoder.layers, decoder.heads, decoder.size, _stops(checkpoint.model))
+    many = min(PREFILL, context)
+    prefill = api.capture(decoder, decoder.example(many))
+    others = {"prefill": (prefill, chunks_of(decoder, read[0], many) if read else [])}
+    seen_by = seen if read else None
+    casting = cast_weights(program, target, weights, batches, recipe, seen=seen_by, others=others, **how)
+    return casting, Shape(context, decoder.layers, decoder.heads, decoder.size, _stops(checkpoint.model), many)
 
 
 def tokens_of(checkpoint: Checkpoint, text: str) -> list[int]:
@@ -55,3 +61,15 @@ def steps_of(decoder: Decoder, tokens: list[int]) -> list[tuple[torch.Tensor, ..
             keep(past, decoder(*given)[1:], i)
             mask[..., i] = 0
     return made
+
+
+def chunks_of(decoder: Decoder, tokens: list[int], many: int) -> list[tuple[torch.Tensor, ...]]:
+    """What the program is called with to read a prompt: one full stride, and one after it that is not."""
+    past, first = list(decoder.example(1)[3:]), tokens[:many]
+    given = (*aligned(first, 0, many, decoder.context), *(p.clone() for p in past))
+    rest = tokens[many : many + max(1, many // 2)][: decoder.context - len(first)]
+    if len(first) < many or not rest:
+        return [given]
+    with torch.no_grad():
+        keep(past, decoder(*given)[1:], 0, many)
+    return [given, (*aligned(rest, many, many, decoder.context), *past)]

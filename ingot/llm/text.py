@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ingot.errors import ArtefactError, InputError
-from ingot.llm.decoder import HIDDEN, empty_past, keep
+from ingot.llm.decoder import HIDDEN, aligned, empty_past, keep
 
 FILE = "decoder.json"
 
@@ -29,6 +29,7 @@ class Shape:
     heads: int
     size: int
     stops: tuple[int, ...] = ()  # tokens that end a text
+    prefill: int = 0  # tokens of a prompt that its method of that name reads at once; 0: it has none
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -61,10 +62,26 @@ class Session:
             )
         given = (torch.tensor([[token]]), torch.tensor([self.position]), self.mask, *self.past)
         logits, *new = self.method.execute(list(given))
-        keep(self.past, new, self.position)
-        self.mask[..., self.position] = 0
-        self.position += 1
+        self._kept(new, 1)
         return logits[0]
+
+    def read(self, prompt: list[int]) -> Tensor:
+        """The logits after a prompt: in strides where the program has a method for them, token after token else."""
+        stride = self.shape.prefill if self.program is not None else 0
+        if len(prompt) < max(stride // 4, 2) or not stride:
+            return [self.feed(token) for token in prompt][-1]
+        reader = self.program.load_method("prefill")  # let go of afterwards: it has its own copy of the weights
+        for start in range(0, len(prompt), stride):
+            part = prompt[start : start + stride]
+            given = (*aligned(part, self.position, stride, self.shape.context), *self.past)
+            logits, *new = reader.execute(list(given))
+            self._kept(new, len(part))
+        return logits[0].clone()
+
+    def _kept(self, new: list[Tensor], many: int) -> None:
+        keep(self.past, new, self.position, many)
+        self.mask[..., self.position : self.position + many] = 0
+        self.position += many
 
 
 def open_session(folder: Path) -> Session:
@@ -122,8 +139,7 @@ def generate(session: Session, prompt: list[int], most: int) -> Iterator[int]:
     if len(prompt) > session.shape.context:
         why = f"it has {len(prompt)} tokens, the program holds {session.shape.context}"
         raise InputError("the prompt is longer than the context", why=why, hint="shorten it, or cast with more context")
-    for token in prompt:
-        logits = session.feed(token)
+    logits = session.read(prompt)
     for _ in range(min(most, session.shape.context - len(prompt))):
         token = int(logits.argmax())
         if token in session.shape.stops:

@@ -25,10 +25,14 @@ class Piece:
 
 
 def execute(
-    pte: bytes, batches: Sequence[tuple[Any, ...]], executors: Mapping[str, Executor], timeout: float
+    pte: bytes,
+    batches: Sequence[tuple[Any, ...]],
+    executors: Mapping[str, Executor],
+    timeout: float,
+    method: str = "forward",
 ) -> list[list[torch.Tensor]]:
     """The outputs for each batch; the batches go through the pieces together."""
-    file = read(pte)
+    file = read(pte, method)
     plan = file.program.execution_plan[0]
     values, pieces = [_start(plan, batch) for batch in batches], list(pieces_of(file.program, executors))
     for i, piece in enumerate(pieces):
@@ -40,7 +44,8 @@ def execute(
     return [[_value(file.program, i, v) for i in plan.outputs] for v in values]
 
 
-def read(pte: bytes) -> Any:
+def read(pte: bytes, method: str = "forward") -> Any:
+    """The file, with that method as its only one."""
     from executorch.exir._serialize._program import deserialize_pte_binary
 
     try:
@@ -50,7 +55,10 @@ def read(pte: bytes) -> Any:
     if file.mutable_data:
         why = "it keeps state between calls, and pieces of it would each keep their own"
         raise ArtefactError("nothing here runs this program whole", why=why, hint="pass the state in and out instead")
-    return file
+    plans = [p for p in file.program.execution_plan if p.name == method]
+    if not plans:
+        raise ArtefactError(f"the program has no method '{method}'")
+    return replace(file, program=replace(file.program, execution_plan=plans))
 
 
 def _start(plan: Any, batch: tuple[Any, ...]) -> Values:

@@ -1,10 +1,11 @@
-"""How the numbers that a layer reads vary together: the mean of x x^T over what it was run on."""
+"""How the numbers that a layer reads vary: the mean of x x^T over what it was run on, and the largest of each."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,29 +16,50 @@ from ingot.graph import module_path
 from ingot.weights.scheme import Layer
 
 
+@dataclass(frozen=True)
+class Read:
+    """What one layer reads: the mean of x x^T, and the largest magnitude of each channel."""
+
+    second: Tensor
+    peak: Tensor
+
+    def divided(self, s: Tensor) -> Read:
+        """Of x / s, channel by channel."""
+        return Read(self.second / torch.outer(s, s), self.peak / s)
+
+
 @dataclass
 class Moments:
-    """Sums by name, and how many rows went into each."""
+    """Sums by name, how many rows went into each, and the largest among them."""
 
     sums: dict[str, Tensor] = field(default_factory=dict)
+    peaks: dict[str, Tensor] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
+    same: dict[str, str] = field(default_factory=dict)  # layers that read what another reads, looked at once
+    last: tuple[str, Any] = ("", None)
 
     def see(self, name: str, x: Tensor) -> None:
+        if x is self.last[1] and self.last[0] != name:
+            self.same[name] = self.last[0]
+            return
+        self.last = (name, x)
         rows = x.detach().reshape(-1, x.shape[-1]).float()
         self.sums[name] = self.sums.get(name, 0) + rows.T @ rows
         self.counts[name] = self.counts.get(name, 0) + len(rows)
+        peak = rows.abs().amax(0)
+        self.peaks[name] = torch.maximum(self.peaks.get(name, peak), peak)
 
-    def of(self, name: str) -> Tensor | None:
-        return self.sums[name] / self.counts[name] if name in self.sums else None
+    def of(self, name: str) -> Read | None:
+        name = self.same.get(name, name)
+        return Read(self.sums[name] / self.counts[name], self.peaks[name]) if name in self.sums else None
 
 
 @contextmanager
 def watching(model: nn.Module) -> Iterator[Moments]:
     """Of every linear of a model, by its path, while it is run in eager torch."""
-    found, hooks = Moments(), []
-    for path, module in model.named_modules():
-        if isinstance(module, nn.Linear):
-            hooks.append(module.register_forward_pre_hook(lambda _, given, path=path: found.see(path, given[0])))  # type: ignore[misc]
+    found = Moments()
+    linears = [(path, m) for path, m in model.named_modules() if isinstance(m, nn.Linear)]
+    hooks = [m.register_forward_pre_hook(partial(_see, found, path)) for path, m in linears]
     try:
         with torch.no_grad():
             yield found
@@ -46,16 +68,18 @@ def watching(model: nn.Module) -> Iterator[Moments]:
             hook.remove()
 
 
-def by_layer(module: GraphModule, layers: Iterable[Layer], seen: Moments) -> dict[str, Tensor]:
+def _see(found: Moments, path: str, _: nn.Module, given: tuple[Any, ...]) -> None:
+    found.see(path, given[0])
+
+
+def by_layer(module: GraphModule, layers: Iterable[Layer], seen: Moments) -> dict[str, Read]:
     """Moments of a model's modules for the layers of its program."""
     paths = {n.name: module_path(n) for n in module.graph.nodes}
     found = {layer.name: seen.of(paths[layer.name]) for layer in layers if layer.kind == "linear"}
     return {name: m for name, m in found.items() if m is not None}
 
 
-def moments_of(
-    module: GraphModule, layers: Iterable[Layer], batches: Iterable[tuple[Any, ...]]
-) -> Mapping[str, Tensor]:
+def moments_of(module: GraphModule, layers: Iterable[Layer], batches: Iterable[tuple[Any, ...]]) -> Mapping[str, Read]:
     """By running the program itself; what several layers read is looked at once."""
     wanted = {layer.name for layer in layers if layer.kind == "linear"}
     watch = _Watch(module, {n: str(n.args[0]) for n in module.graph.nodes if n.name in wanted})

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from ingot.errors import PlanError
 from ingot.graph import constant_of
@@ -15,18 +16,38 @@ from ingot.plan.model import Decision, Plan, Slot
 from ingot.semantics import operands
 from ingot.weights.bits import noise, widened
 from ingot.weights.choice import Weights
-from ingot.weights.moments import Moments, by_layer, moments_of
+from ingot.weights.moments import Moments, Read, by_layer, moments_of
 from ingot.weights.rewrite import with_weights
 from ingot.weights.rounding import Rounded, gptq, nearest
 from ingot.weights.scheme import Layer, layers_of
+from ingot.weights.smoothing import smoothed
 
 Batch = tuple[Any, ...]
+aten = torch.ops.aten
 
 
-def quantized_weights(
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """How each weight is stored, by the name of its layer."""
+
+    layers: tuple[Layer, ...]
+    rounded: Mapping[str, Rounded]
+    read: Mapping[str, Read]
+    dynamic: bool
+
+    def applied(self, module: GraphModule) -> GraphModule:
+        """The program, or another method of the same model, with these weights."""
+        missing = {layer.name for layer in self.layers} - {n.name for n in module.graph.nodes}
+        if missing:
+            raise PlanError("the methods of this model have not the same layers", why=f"{min(missing)} is in one only")
+        even = smoothed(module, self.layers, self.read)[0] if self.dynamic else module
+        return with_weights(even, self.layers, self.rounded, self.dynamic)
+
+
+def chosen_weights(
     module: GraphModule, weights: Weights, batches: Sequence[Batch], seen: Moments | None = None
-) -> tuple[GraphModule, tuple[Layer, ...]]:
-    """The module with the layers of the scheme, rounded with what they read in mind where there is data.
+) -> Chosen:
+    """The layers of the scheme, rounded with what they read in mind where there is data.
 
     `seen` is what the model's own modules read, where somebody has looked already.
     """
@@ -34,32 +55,48 @@ def quantized_weights(
     if not layers:
         why = "no linear and no embedding has a constant weight"
         raise PlanError(f"{weights.scheme} finds nothing to do", why=why, hint="weights=None, and calibration data")
-    moments = {} if weights.method == "nearest" else _moments(module, layers, batches, seen)
-    matrices = {layer.name: _matrix(module, layer) for layer in layers}
-    rounded = {n.name: _rounded(matrices[n.name], n, moments.get(n.name)) for n in layers}
+    read = {} if weights.method == "nearest" else _read(module, layers, batches, seen)
+    even, now = smoothed(module, layers, read) if weights.how.dynamic else (module, read)
+    rounded = _all_rounded(even, layers, now)
     if weights.most_bytes is not None:
-        noises = {n: noise(matrices[n], r, moments.get(n)) for n, r in rounded.items()}
-        layers = widened(layers, noises, weights.most_bytes)
-        wide = [n for n in layers if n.bits == 8]
-        rounded |= {n.name: nearest(matrices[n.name], n.bits, n.group) for n in wide}
-    return with_weights(module, layers, rounded, weights.how.dynamic), layers
+        narrow, layers = layers, widened(layers, _noises(even, rounded, now), weights.most_bytes)
+        rounded |= _all_rounded(even, [a for a, b in zip(layers, narrow, strict=True) if a != b], now)
+    loud = {name: read[name] for name in now if now[name] is not read[name]}
+    return Chosen(layers, rounded, loud, weights.how.dynamic)
 
 
-def _moments(
+def _all_rounded(module: GraphModule, layers: Sequence[Layer], read: Mapping[str, Read]) -> dict[str, Rounded]:
+    """One weight in one form is rounded once: an embedding has the numbers of a head that it is tied to."""
+    nodes, made = {n.name: n for n in module.graph.nodes}, dict[Any, Rounded]()
+    keys = {n.name: (_stored(nodes[n.name], n).data_ptr(), n.bits, n.group) for n in layers}
+    for layer in sorted(layers, key=lambda n: n.kind, reverse=True):  # linears first: they have read something
+        if keys[layer.name] not in made:
+            weight, seen = _stored(nodes[layer.name], layer).detach().float(), read.get(layer.name)
+            made[keys[layer.name]] = _rounded(weight, layer, None if seen is None else seen.second)
+    return {name: made[key] for name, key in keys.items()}
+
+
+def _noises(module: GraphModule, rounded: Mapping[str, Rounded], read: Mapping[str, Read]) -> dict[str, float]:
+    nodes = {n.name: n for n in module.graph.nodes}
+    weights = {n: constant_of(operands(nodes[n])[1]) for n in rounded if nodes[n].target is aten.linear.default}
+    seen = {n: read[n].second if n in read else None for n in weights}
+    return {n: noise(w.detach().float(), rounded[n], seen[n]) for n, w in weights.items() if w is not None}
+
+
+def _read(
     module: GraphModule, layers: Sequence[Layer], batches: Sequence[Batch], seen: Moments | None
-) -> Mapping[str, Tensor]:
+) -> Mapping[str, Read]:
     return moments_of(module, layers, batches) if seen is None else by_layer(module, layers, seen)
 
 
-def _matrix(module: GraphModule, layer: Layer) -> Tensor:
-    node = next(n for n in module.graph.nodes if n.name == layer.name)
+def _stored(node: Node, layer: Layer) -> Tensor:
     weight = constant_of(operands(node)[0 if layer.kind == "embedding" else 1])
     assert weight is not None  # it is a layer
-    return weight.detach().float()
+    return weight
 
 
 def _rounded(weight: Tensor, layer: Layer, moments: Tensor | None) -> Rounded:
-    if moments is None or layer.bits == 8:
+    if moments is None:
         return nearest(weight, layer.bits, layer.group)
     return gptq(weight, layer.bits, layer.group, moments)
 

@@ -41,22 +41,28 @@ class Layer:
     bits: int
     group: int  # numbers with one scale; the width where a row has one
     source: str
+    same_as: str = ""  # the layer before that has this very weight: it is stored once
 
     @property
     def bytes(self) -> int:
         """Codes, and two bytes a scale where groups have them, four where rows do."""
+        if self.same_as:
+            return 0
         scales = self.rows * (self.width // self.group)
         return self.rows * self.width * self.bits // 8 + scales * (2 if self.group < self.width else 4)
 
 
 def layers_of(module: GraphModule, bits: int, group: int, embedding_bits: int, head_bits: int) -> tuple[Layer, ...]:
     """Every linear and every embedding with a constant weight, in order; what gives the outputs is a head."""
-    found = []
+    found, first = list[Layer](), dict[tuple[str, int, int], str]()
     for node in _weighted(module):
         kind = "embedding" if node.target is aten.embedding.default else "linear"
         mine = embedding_bits if kind == "embedding" else head_bits if _is_head(node) else bits
         rows, width = _weight(node).shape
-        found.append(Layer(node.name, kind, rows, width, mine, group_for(width, mine, group), source_of(node)))
+        own = (kind, mine, _weight(node).data_ptr())
+        form = (mine, group_for(width, mine, group))
+        found.append(Layer(node.name, kind, rows, width, *form, source_of(node), first.get(own, "")))
+        first.setdefault(own, node.name)
     return tuple(found)
 
 

@@ -33,12 +33,12 @@ def partitioners() -> list[Any]:
 
 
 def run(
-    pte: bytes, batches: Sequence[Any], *, timeout: float, beside: Any = None, **_: Any
+    pte: bytes, batches: Sequence[Any], *, timeout: float, beside: Any = None, method: str = "forward", **_: Any
 ) -> list[list[torch.Tensor]]:
     from ingot.targets.pieces import execute, read
     from ingot.targets.vulkan.running import Delegates
 
-    return execute(pte, batches, {BACKEND: Delegates(read(pte).named_data), **(beside or {})}, timeout)
+    return execute(pte, batches, {BACKEND: Delegates(read(pte, method).named_data), **(beside or {})}, timeout, method)
 
 
 @contextmanager

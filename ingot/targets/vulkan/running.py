@@ -90,8 +90,7 @@ def _argument(graph: Graph, held: dict[int, Any], value: int) -> Any:
         return [_argument(graph, held, i) for i in stored.items]
     if kind == "Null":
         return None
-    fields = [v for v in vars(stored).values()]
-    return fields[0]  # a number, a text or a list of numbers
+    return next(iter(vars(stored).values()))  # a number, a text or a list of numbers
 
 
 def _by_torch(name: str, given: list[Any]) -> Any:

@@ -1,0 +1,91 @@
+"""The end of the road, for every way that leads there: lowered, executed, judged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ingot.capture import Program
+from ingot.casting import Casting, Check
+from ingot.errors import ArtefactError, MismatchError
+from ingot.lower import MAIN, lower_graph
+from ingot.plan.model import Plan
+from ingot.progress import Steps
+from ingot.recipe import Recipe
+from ingot.targets.base import Target
+from ingot.verify import Evidence, verify_artefact
+
+Batch = tuple[torch.Tensor, ...]
+
+
+def lowered(
+    program: Program, form: Program, quantized: Any, plan: Plan, target: Target, recipe: Recipe, steps: Steps,
+    others: Mapping[str, tuple[Program, Any]] | None = None,
+) -> Casting:  # fmt: skip
+    with steps("lower"):
+        done = lower_graph(form, quantized, plan, target, others)
+    parts = {MAIN: (form, quantized), **(others or {})}
+    kept = {n: Evidence(*parts[n], target, recipe, m.io, m.delegates, n, m.host_ops) for n, m in done.methods.items()}
+    main = done.methods[MAIN]
+    performance = tuple(p for d in main.delegates if (p := target.performance(d.files)) is not None)
+    evidence = replace(kept.pop(MAIN), others=kept)
+    return Casting(
+        target.name, done.pte, main.delegates, main.host_ops, main.io, plan, None, dict(steps.seconds),
+        (*program.notes, *plan.notes), performance, evidence=evidence,
+    )  # fmt: skip
+
+
+def verified(casting: Casting, kept: list[Batch], steps: Steps, on_mismatch: str) -> Casting:
+    with steps("verify"):
+        check = _verify_or_keep(casting, kept, on_mismatch)
+    done = casting.checked(check, steps.seconds)
+    if not check.passed and on_mismatch == "raise":
+        raise _mismatch(done)
+    return done
+
+
+def _verify_or_keep(casting: Casting, kept: list[Batch], on_mismatch: str) -> Check:
+    """With on_mismatch='keep' an artefact that does not even run is handed over too, marked as failed."""
+    try:
+        return check_of(casting, kept)
+    except ArtefactError as e:
+        if on_mismatch == "raise":
+            raise
+        return Check(casting.evidence.target.executed_on(), 0, (), passed=False, culprit=str(e))
+
+
+def check_of(casting: Casting, batches: Iterable[Any]) -> Check:
+    """Execute the artefact on `batches` and compare it with the float model and with its own quantized graph."""
+    evidence = casting.evidence
+    try:
+        return verify_artefact(casting.pte, evidence, (evidence.program.flatten(b) for b in batches))
+    except ArtefactError as e:
+        raise _missing_kernel(e, casting) or e from e.__cause__
+
+
+def _missing_kernel(error: ArtefactError, casting: Casting) -> ArtefactError | None:
+    """The runtime names the op it has no kernel for; the user's line of it is known here."""
+    said = re.search(r"Missing operator: \[\d+\] \w+::(\w+)", error.why or "")
+    op = next((o for o in casting.host_ops if said and o.op.split(".")[0] == said[1]), None)
+    if op is None:
+        return None
+    why = f"{op.reason}, and the runtime here has no host kernel for it either"
+    hint = "write it with other ops, or give the runtime a kernel for it and verify there"
+    return ArtefactError(f"nothing can run {op.op}", where=f"{op.name} ({op.source})", why=why, hint=hint)
+
+
+def _mismatch(casting: Casting) -> MismatchError:
+    check = casting.check
+    assert check is not None
+    bad = [f"{o.name}: {o.problem}" for o in check.outputs if o.problem]
+    return MismatchError(
+        f"the {casting.target} artefact is wrong",
+        check=check,
+        where=check.culprit,
+        why="; ".join(bad),
+        hint="read plan.why() of that value, give more calibration data, or inspect it with on_mismatch='keep'",
+    )
