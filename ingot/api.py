@@ -28,6 +28,7 @@ from ingot.rehearse import METHODS, can_rehearse, rehearsed
 from ingot.targets import Availability, available, find
 from ingot.weights.cast import cast_weights
 from ingot.weights.choice import settled, weights_from
+from ingot.weights.dtypes import in_float32, widened
 
 Batch = tuple[torch.Tensor, ...]
 
@@ -52,17 +53,25 @@ def cast(
         found = find(name, settings.options, settings.beside)
         if weights is not None:
             settled(weights_from(weights), found)
-    with steps("capture"):
-        program = capture(model, example_inputs, dynamic_shapes=dynamic_shapes)
     kept: list[Batch] = []
     if weights is not None:
-        batches = [program.flatten(b) for b in calibration or ()]
+        program = _in_float32(model, example_inputs, dynamic_shapes, steps)
+        batches = [program.flatten(widened(b)) for b in calibration or ()]
         made = {n: cast_weights(program, n, weights, batches, settings, steps.fork(), on_mismatch) for n in names}
         return made[names[0]] if isinstance(target, str) else made
+    with steps("capture"):
+        program = capture(model, example_inputs, dynamic_shapes=dynamic_shapes)
     with steps("record") as tick:
         ranges = record(program, _keeping(calibration, kept, settings.verify_batches), on_batch=lambda n: tick(n, None))
     made = {name: _cast_for(name, program, ranges, settings, kept, steps.fork(), on_mismatch) for name in names}
     return made[names[0]] if isinstance(target, str) else made
+
+
+def _in_float32(model: Any, example_inputs: Any, dynamic_shapes: Any, steps: Steps) -> Program:
+    with steps("capture"):
+        computed, note = in_float32(model)
+        program = capture(computed, widened(example_inputs), dynamic_shapes=dynamic_shapes)
+    return replace(program, notes=(*program.notes, *([note] if note else ())))
 
 
 def _cast_for(
@@ -101,6 +110,11 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: Any = None) -
         why = f"{backend.name} compiles for fixed shapes, and these were declared dynamic"
         hint = "leave dynamic_shapes out: the program is then made for the shapes of the example"
         raise PlanError("dynamic shapes cannot be cast for this target", why=why, hint=hint)
+    if settings.quantize and not backend.formats:
+        hint = "weights='4w' (or another scheme that it offers), or quantize = false in a recipe"
+        raise PlanError(
+            f"{backend.name} is not offered with integer activations", why="none were seen to be right here", hint=hint
+        )
     form = legalized(program, backend, settings)
     module, state = form.program.module, form.program.state
     outside: Any = {

@@ -122,6 +122,16 @@ def _export(model: Any, inputs: tuple[Any, ...], dynamic_shapes: Any) -> tuple[E
             ) from e
 
 
+def _frozen(error: Exception) -> str | None:
+    """Weights that were quantized in bfloat16 and unwrapped give bfloat16 for ever, whatever the model is cast to."""
+    if "dtype" not in str(error) or ("BFloat16" not in str(error) and "Half" not in str(error)):
+        return None
+    return (
+        "is the model partly in another type? Quantized weights keep the type they were unwrapped in: "
+        "call model.to(torch.float32) before unwrap_tensor_subclass, or do not unwrap them"
+    )
+
+
 def _try_eager(model: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
     """One eager run: torch.export accepts some dtype mixes that eager refuses. State is put back."""
     before = {k: v.clone() for k, v in model.named_buffers()}
@@ -132,7 +142,7 @@ def _try_eager(model: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
             "the model does not run on the example inputs",
             where=user_frame(e),
             why=first_sentence(e),
-            hint="check number, shape and dtype of the example inputs",
+            hint=_frozen(e) or "check number, shape and dtype of the example inputs",
         ) from e
     finally:
         for k, v in model.named_buffers():

@@ -31,8 +31,9 @@ def main(folder: Path) -> None:
 
 
 def exported(model: torch.nn.Module) -> tuple[bytes, int]:
+    import executorch.kernels.quantized  # noqa: F401
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
-    from executorch.exir import to_edge_transform_and_lower
+    from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
     from transformers.integrations.executorch import TorchExportableModuleWithStaticCache
 
     quantized(model)
@@ -45,7 +46,8 @@ def exported(model: torch.nn.Module) -> tuple[bytes, int]:
         program = torch.export.export(wrapped, (), kwargs=inputs, strict=True)
     edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
     calls = [n for n in edge.exported_program().graph.nodes if "call_delegate" in str(n.target)]
-    return bytes(edge.to_executorch().buffer), len(calls)
+    config = ExecutorchBackendConfig(do_quant_fusion_and_const_prop=True)  # else its embedding has no kernel
+    return bytes(edge.to_executorch(config).buffer), len(calls)
 
 
 def quantized(model: torch.nn.Module) -> None:

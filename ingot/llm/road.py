@@ -16,7 +16,7 @@ from ingot.weights.cast import cast_weights
 from ingot.weights.moments import watching
 
 PREFILL = 32  # tokens of a prompt that are read at once
-MOST = 64  # windows of the context's length: more hardly changes how weights are rounded
+MOST = 32  # windows of the context's length: more hardly changes how weights are rounded
 CHECKED = 8  # tokens of the first text that the program is verified on, one after the other
 
 
@@ -27,7 +27,7 @@ def cast(
     decoder, read = Decoder(checkpoint.model, context).eval(), [tokens_of(checkpoint, t) for t in texts]
     windows = [tokens[i : i + context] for tokens in read for i in range(0, len(tokens), context)]
     with watching(decoder) as seen:
-        for tokens in windows[:MOST]:
+        for tokens in windows[:: -(-len(windows) // MOST) or 1]:
             decoder(*decoder.whole(tokens))
     program = api.capture(decoder, decoder.example(1))
     batches = steps_of(decoder, read[0][:CHECKED]) if read else []

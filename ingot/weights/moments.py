@@ -37,6 +37,7 @@ class Moments:
     counts: dict[str, int] = field(default_factory=dict)
     same: dict[str, str] = field(default_factory=dict)  # layers that read what another reads, looked at once
     last: tuple[str, Any] = ("", None)
+    reads: dict[str, Read] = field(default_factory=dict)  # what has been asked for
 
     def see(self, name: str, x: Tensor) -> None:
         if x is self.last[1] and self.last[0] != name:
@@ -50,8 +51,11 @@ class Moments:
         self.peaks[name] = torch.maximum(self.peaks.get(name, peak), peak)
 
     def of(self, name: str) -> Read | None:
+        """The same object for all that read the same: a model's moments are as large as the model."""
         name = self.same.get(name, name)
-        return Read(self.sums[name] / self.counts[name], self.peaks[name]) if name in self.sums else None
+        if name in self.sums:
+            self.reads[name] = Read(self.sums.pop(name).div_(self.counts[name]), self.peaks[name])
+        return self.reads.get(name)
 
 
 @contextmanager

@@ -31,7 +31,7 @@ def with_weights(
         if layer.kind == "embedding":
             _embedding(made, node, layer, rounded[layer.name])
             continue
-        if dynamic:
+        if dynamic and not rounded_by_model(node.args[0]):
             node.update_arg(0, _by_token(node))
         node.update_arg(1, _weight(made, node, layer, rounded[layer.name]))
     made.graph.eliminate_dead_code()
@@ -52,6 +52,11 @@ def _call(before: Node, op: Any, *args: Any, **named: Any) -> Node:
     given = torch.fx.map_arg(args, lambda n: n.meta["val"])
     node.meta["val"] = op(*given, **named)
     return node
+
+
+def rounded_by_model(x: Any) -> bool:
+    """The model does so itself: somebody quantized it before."""
+    return isinstance(x, Node) and x.target is torch.ops.torchao.dequantize_affine.default
 
 
 def _by_token(node: Node) -> Node:

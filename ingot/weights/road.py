@@ -16,6 +16,7 @@ from ingot.plan.model import Decision, Plan, Slot
 from ingot.semantics import operands
 from ingot.weights.bits import noise, widened
 from ingot.weights.choice import Weights
+from ingot.weights.grid import recovered
 from ingot.weights.moments import Moments, Read, by_layer, moments_of
 from ingot.weights.rewrite import with_weights
 from ingot.weights.rounding import Rounded, gptq, nearest
@@ -96,6 +97,8 @@ def _stored(node: Node, layer: Layer) -> Tensor:
 
 
 def _rounded(weight: Tensor, layer: Layer, moments: Tensor | None) -> Rounded:
+    if (found := recovered(weight, layer.bits, layer.group)) is not None:
+        return found
     if moments is None:
         return nearest(weight, layer.bits, layer.group)
     return gptq(weight, layer.bits, layer.group, moments)

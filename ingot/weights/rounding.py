@@ -45,7 +45,12 @@ def _scales(parts: Tensor, bits: int, weighing: Tensor) -> Tensor:
         scale = most * share / limits(bits)[1]
         error = ((_codes(parts, scale, bits) * scale[..., None] - parts).square() * weighing).sum(-1)
         best, least = torch.where(error < least, scale, best), torch.minimum(error, least)
-    return best.to(torch.bfloat16).float() if bits < 8 else best  # as the kernels hold them
+    return held(best, bits)
+
+
+def held(scales: Tensor, bits: int) -> Tensor:
+    """As the kernels hold them."""
+    return scales.to(torch.bfloat16).float() if bits < 8 else scales
 
 
 def _codes(parts: Tensor, scales: Tensor, bits: int) -> Tensor:

@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 from ingot.graph import add_constant, call, constant_of, copied
 from ingot.semantics import operands
 from ingot.weights.moments import Read
+from ingot.weights.rewrite import rounded_by_model
 from ingot.weights.scheme import Layer
 
 aten = torch.ops.aten
@@ -42,7 +43,7 @@ def smoothed(
 def _readers(module: GraphModule, layers: Sequence[Layer]) -> dict[Node, list[Node]]:
     wanted, found = {n.name for n in layers}, dict[Node, list[Node]]()
     for node in module.graph.nodes:
-        if node.name in wanted:
+        if node.name in wanted and not rounded_by_model(node.args[0]):
             found.setdefault(node.args[0], []).append(node)
     return found
 
