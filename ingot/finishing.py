@@ -24,12 +24,13 @@ Batch = tuple[torch.Tensor, ...]
 
 def lowered(
     program: Program, form: Program, quantized: Any, plan: Plan, target: Target, recipe: Recipe, steps: Steps,
-    others: Mapping[str, tuple[Program, Any]] | None = None,
+    others: Mapping[str, tuple[Program, Any]] | None = None, in_double: bool = True,
 ) -> Casting:  # fmt: skip
     with steps("lower"):
         done = lower_graph(form, quantized, plan, target, others)
     parts = {MAIN: (form, quantized), **(others or {})}
-    kept = {n: Evidence(*parts[n], target, recipe, m.io, m.delegates, n, m.host_ops) for n, m in done.methods.items()}
+    rest = {n: (target, recipe, m.io, m.delegates, n, m.host_ops, in_double) for n, m in done.methods.items()}
+    kept = {n: Evidence(*parts[n], *facts) for n, facts in rest.items()}
     main = done.methods[MAIN]
     performance = tuple(p for d in main.delegates if (p := target.performance(d.files)) is not None)
     evidence = replace(kept.pop(MAIN), others=kept)

@@ -40,6 +40,7 @@ class Evidence:
     delegates: tuple[Delegate, ...] = ()
     method: str = "forward"
     host_ops: tuple[HostOp, ...] = ()
+    in_double: bool = True  # its quantized graph is evaluated so; a large model's weights would fill the memory
     others: Mapping[str, Evidence] = field(default_factory=dict)  # of further methods
 
 
@@ -84,7 +85,7 @@ def run_graph(
 def run_quantized(evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]]) -> list[list[torch.Tensor]]:
     """In double precision; in float32 where the graph writes state, or has an op that takes float32 only."""
     module, state = evidence.quantized, evidence.program.state
-    if not state:
+    if not state and evidence.in_double:
         with suppress(RuntimeError, NotImplementedError, AssertionError):
             return [tensors_of(o) for o in evaluate(module, batches, ties_up=evidence.target.ties_up)]
     return run_graph(module, batches, state)

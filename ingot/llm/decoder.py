@@ -42,12 +42,13 @@ def keep(past: list[Tensor], new: Sequence[Tensor], position: int, many: int = 1
 def aligned(tokens: Sequence[int], position: int, width: int, context: int) -> tuple[Tensor, Tensor, Tensor]:
     """Tokens, places and mask for up to `width` new tokens after `position` old ones.
 
-    They stand at the right end, so that the last one's logits are asked for; what fills up on the left sees nothing
-    that matters, and nothing sees it.
+    They stand at the right end, so that the last one's logits are asked for; what fills up on the left sees itself
+    alone, and nothing sees it.
     """
     many = len(tokens)
     mask = torch.full((1, 1, width, context + width), HIDDEN)
-    mask[..., :position] = 0
+    mask[..., context:].diagonal(dim1=-2, dim2=-1).zero_()
+    mask[..., -many:, :position] = 0
     mask[..., -many:, context + width - many :] = torch.full((many, many), HIDDEN).triu(1)
     places = torch.zeros(width, dtype=torch.long)
     places[-many:] = torch.arange(position, position + many)

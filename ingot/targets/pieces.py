@@ -175,8 +175,9 @@ def as_lying(x: torch.Tensor, order: list[int]) -> Any:
 
 
 def _tensor(array: Any, info: Any) -> torch.Tensor:
-    order = list(info.dim_order)
-    stored = torch.from_numpy(array).reshape([info.sizes[i] for i in order])
+    order, varies = list(info.dim_order), info.shape_dynamism.name != "STATIC"
+    stored = torch.from_numpy(array)
+    stored = stored if varies else stored.reshape([info.sizes[i] for i in order])  # sizes are the largest otherwise
     return stored.permute(*[order.index(i) for i in range(len(order))]) if order else stored
 
 

@@ -63,6 +63,8 @@ def chosen_weights(
         narrow, layers = layers, widened(layers, _noises(even, rounded, now), weights.most_bytes)
         rounded |= _all_rounded(even, [a for a, b in zip(layers, narrow, strict=True) if a != b], now)
     loud = {name: read[name] for name in now if now[name] is not read[name]}
+    if seen is not None:
+        seen.reads.clear()  # a model's moments are as large as the model, and nobody needs them any more
     return Chosen(layers, rounded, loud, weights.how.dynamic)
 
 

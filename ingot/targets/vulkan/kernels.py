@@ -61,7 +61,13 @@ def choose_qparams_affine(x: Tensor, _mapping: str, _block: Any, _dtype: None, l
     return scale, (low - (least / scale).round()).clamp(low, high)
 
 
+def select_as_symint(x: Tensor, dim: int, index: int) -> int:
+    """A position that is read: a number to the ops after it."""
+    return int(x.select(dim, index))
+
+
+FUSED = (linear_q4gsw, linear_dq8ca_q4gsw, embedding_q4gsw, rms_norm, select_as_symint)
 KERNELS: dict[str, Any] = {
-    **{f"et_vk.{f.__name__}.default": f for f in (linear_q4gsw, linear_dq8ca_q4gsw, embedding_q4gsw, rms_norm)},
+    **{f"et_vk.{f.__name__}.default": f for f in FUSED},
     "torchao.choose_qparams_affine.default": choose_qparams_affine,
 }

@@ -95,11 +95,10 @@ def _argument(graph: Graph, held: dict[int, Any], value: int) -> Any:
 
 def _by_torch(name: str, given: list[Any]) -> Any:
     """By the op of that name; a type among its arguments is not in the file, the value that it makes has it."""
-    namespace, _, rest = name.partition(".")
-    if not rest:
-        return getattr(operator, namespace)(*given)
-    packet, _, overload = rest.partition(".")
-    op = getattr(getattr(getattr(torch.ops, namespace), packet), overload)
+    *path, packet, overload = ["", *name.split(".")]
+    if not path:
+        return getattr(operator, overload)(*given)  # of python's numbers
+    op = getattr(getattr(getattr(torch.ops, path[-1] or "aten"), packet), overload)
     schema = op._schema.arguments
     named = {a.name: x for a, x in zip(schema, given, strict=True) if a.kwarg_only and x is not None}
     return op(*(x for a, x in zip(schema, given, strict=True) if not a.kwarg_only), **named)
