@@ -99,12 +99,16 @@ def _cast_for(
 ) -> Casting:
     with steps("plan"):
         made = plan(program, ranges, target, recipe=recipe)
-    return _verified(_lower(program, made, recipe, steps), kept, steps, on_mismatch)
+    return _verified(_lower(program, made, recipe, steps), kept, steps, on_mismatch, ranges)
 
 
-def _verified(casting: Casting, kept: list[Batch], steps: Steps, on_mismatch: str) -> Casting:
+def _verified(
+    casting: Casting, kept: list[Batch], steps: Steps, on_mismatch: str, ranges: Ranges | None = None
+) -> Casting:
     with steps("verify"):
         check = _verify_or_keep(casting, kept, on_mismatch)
+    seen = replace(casting.evidence, ranges=ranges, batch=casting.evidence.program.flatten(kept[0]))
+    casting = replace(casting, evidence=seen)
     done = casting.checked(check, steps.seconds)
     if not check.passed and on_mismatch == "raise":
         raise _mismatch(done)
@@ -225,7 +229,7 @@ def _lowered(
     evidence = Evidence(form, quantized, target, recipe, done.io, done.delegates)
     return Casting(
         target.name, done.pte, done.delegates, done.host_ops, done.io, plan, None, dict(steps.seconds),
-        (*program.notes, *plan.notes), performance, evidence=evidence,
+        (*program.notes, *plan.notes), performance, hosted=done.hosted, evidence=evidence,
     )  # fmt: skip
 
 

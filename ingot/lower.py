@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,7 +20,7 @@ from ingot.cutting import cut_off
 from ingot.errors import IngotError, LowerError
 from ingot.graph import copied, drop_unused, has_symbols, output_nodes, value_of
 from ingot.layout import layouts, turning
-from ingot.lowered import delegates_of, host_ops_of, listening, tensor_info
+from ingot.lowered import delegates_of, host_ops_of, hosted_by, listening, mark_values, tensor_info
 from ingot.plan.model import Plan
 from ingot.retracing import quick
 from ingot.targets.base import Target
@@ -33,6 +34,7 @@ class Lowered:
     delegates: tuple[Delegate, ...]
     host_ops: tuple[HostOp, ...]
     io: Boundary
+    hosted: Mapping[str, str]  # by the name of a host op, the value that it computes
 
 
 def lower_graph(program: Program, quantized: GraphModule, plan: Plan, target: Target) -> Lowered:
@@ -45,10 +47,11 @@ def lower_graph(program: Program, quantized: GraphModule, plan: Plan, target: Ta
         edge = _stage("partition", target, lambda: _to_edge(exported, target, turned))
     graph, boundary = edge.exported_program().graph_module, _boundary(program, plan, edge.exported_program())
     delegates, host_ops = delegates_of(graph, target.finish(graph)), host_ops_of(graph, target, reasons)
+    hosted = hosted_by(graph)
     pte = _stage(
         "serialise", target, lambda: _serialise(edge, program, plan, target)
     )  # rewrites the graph: look before
-    return Lowered(pte, delegates, host_ops, boundary)
+    return Lowered(pte, delegates, host_ops, boundary, hosted)
 
 
 def _stage(name: str, target: Target, work: Any) -> Any:
@@ -80,6 +83,7 @@ def _whole(program: Program, quantized: GraphModule, plan: Plan, target: Target)
     quantized = copied(quantized)
     cut_off(quantized, plan, program.module, target.owns)
     drop_unused(quantized)
+    mark_values(quantized)
     for node in quantized.graph.nodes:
         # Provenance is copied again at every re-tracing and grows each time; nothing after this reads it.
         node.meta.pop("from_node", None)

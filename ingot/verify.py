@@ -18,6 +18,7 @@ from ingot.compare import Comparison, measure
 from ingot.errors import InputError
 from ingot.exact import evaluate
 from ingot.localize import culprit_of
+from ingot.ranges import Ranges
 from ingot.recipe import Recipe
 from ingot.targets.base import Target
 
@@ -38,6 +39,8 @@ class Evidence:
     recipe: Recipe
     io: Boundary
     delegates: tuple[Delegate, ...] = ()
+    ranges: Ranges | None = None  # what it was planned with, where that is known
+    batch: tuple[torch.Tensor, ...] | None = None  # one of those that it was checked on
 
 
 def verify_artefact(pte: bytes, evidence: Evidence, batches: Iterable[tuple[torch.Tensor, ...]]) -> Check:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -96,15 +96,28 @@ class Plan:
     def by_slot(self) -> dict[Slot, Decision]:
         return {d.slot: d for d in self.decisions}
 
+    @cached_property
+    def _made(self) -> dict[str, list[Decision]]:
+        return _grouped((d.slot.node, d) for d in self.decisions)
+
+    @cached_property
+    def _read(self) -> dict[str, list[Decision]]:
+        return _grouped((d.reads, d) for d in self.decisions if d.reads is not None)
+
+    def decision(self, node: str, operand: int | None = None) -> Decision | None:
+        return self.by_slot.get(Slot(node, operand))
+
     def storage(self, node: str, operand: int | None = None) -> Storage | None:
-        decision = self.by_slot.get(Slot(node, operand))
+        decision = self.decision(node, operand)
         return decision.storage if decision else None
+
+    def knows(self, name: str) -> bool:
+        return name in self._made or name in self._read
 
     def why(self, name: str) -> str:
         """Everything that was decided about a value: as it is made, and as each reader takes it."""
-        made = [d for d in self.decisions if d.slot.node == name]
-        read = [d for d in self.decisions if d.reads == name]
-        if not made and not read:
+        made, read = self._made.get(name, ()), self._read.get(name, ())
+        if not self.knows(name):
             known = {d.slot.node for d in self.decisions}
             raise PlanError(f"the plan has no value '{name}'", hint=nearest(name, known))
         lines = [line for d in made for line in _lines(d)] + self._shifted(name)
@@ -150,6 +163,13 @@ class Plan:
 
     def __iter__(self) -> Iterator[Decision]:
         return iter(self.decisions)
+
+
+def _grouped(pairs: Iterable[tuple[str, Decision]]) -> dict[str, list[Decision]]:
+    found: dict[str, list[Decision]] = {}
+    for name, decision in pairs:
+        found.setdefault(name, []).append(decision)
+    return found
 
 
 def _lines(d: Decision) -> Iterator[str]:
