@@ -55,7 +55,7 @@ class Delegate:
     outputs: tuple[TensorInfo, ...]
     kinds: tuple[str, ...] = ()
     digest: str = ""  # of what the backend will load
-    bytes: int = 0  # of that, with the constants that it names
+    size: int = 0  # bytes of that, with the constants that it names
     values: tuple[str, ...] = ()  # of the program, those that are computed in it
     # What its compiler was given, and what it left beside the program.
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False, compare=False)

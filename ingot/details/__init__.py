@@ -11,8 +11,12 @@ from ingot.details.recorded import recorded_of, stats_of
 from ingot.details.timing import timing_of
 from ingot.details.versions import versions_of
 from ingot.details.weights import weights_of
+from ingot.graph import has_symbols, is_float, value_of
 
 __all__ = ["Details", "details_of"]
+
+
+MOST_HELD = 1 << 31  # bytes of values that are kept for the comparison
 
 
 def details_of(casting: Casting) -> Details:
@@ -33,8 +37,16 @@ def _errors(evidence: Any) -> tuple[dict[str, float], tuple[str, ...]]:
     from ingot.localize import error_along
 
     batch = evidence.program.example_inputs if evidence.batch is None else evidence.batch
+    if (held := _held(evidence.program.module)) > MOST_HELD:
+        return {}, (f"errors along the network were not looked for: its values take {held:,} bytes at once",)
     try:
         return error_along(evidence.program, evidence.quantized, batch), ()
     except (RuntimeError, NotImplementedError, AssertionError) as e:
         # A page without errors along the way is better than none.
         return {}, (f"errors along the network are not known: {type(e).__name__}: {e}",)
+
+
+def _held(module: Any) -> int:
+    """Bytes of all float values of the example's size."""
+    values = [value_of(n) for n in module.graph.nodes if n.op == "call_function" and is_float(n)]
+    return sum(v.numel() * v.element_size() for v in values if not has_symbols(v.shape))

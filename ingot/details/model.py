@@ -54,6 +54,7 @@ class Weight:
 
     name: str
     reader: str
+    module: str  # where the reader is
     shape: tuple[int, ...]
     dtype: str
     bytes: int

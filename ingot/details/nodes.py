@@ -33,6 +33,7 @@ def _node(
     node: FxNode, plan: Plan, places: Mapping[str, int], stats: Mapping[str, Stats], errors: Mapping[str, float]
 ) -> Node:
     info, storage, seen = tensor_info(node), plan.storage(node.name), stats.get(value_name(node))
+    inside = storage or _operand(node, plan)
     return Node(
         name=node.name,
         op=_op(node),
@@ -41,8 +42,8 @@ def _node(
         shape=info.shape,
         dtype=info.dtype,
         place=places.get(node.name),
-        precision=_precision(info, storage),
-        stored="float" if storage is None else str(storage),
+        precision=info.dtype if inside is None else inside.dtype,
+        stored=_stored(plan, node.name, info),
         reads=tuple(_reads(node, plan)),
         constants=tuple(str(n.target) for n in operands(node) if n.op == "get_attr"),
         why=_why(plan, node.name),
@@ -57,8 +58,15 @@ def _op(node: FxNode) -> str:
     return str(getattr(node.target, "__name__", node.target)).removesuffix(".default")
 
 
-def _precision(info: TensorInfo, storage: Storage | None) -> str:
-    return info.dtype if storage is None else storage.dtype
+def _operand(node: FxNode, plan: Plan) -> Storage | None:
+    """How an op reads its first value: what it works on where its result goes on inside a kernel."""
+    return next((plan.storage(node.name, i) for i, n in enumerate(operands(node)) if n.op != "get_attr"), None)
+
+
+def _stored(plan: Plan, name: str, info: TensorInfo) -> str:
+    """Integers, or why there are none."""
+    decided = plan.decision(name)
+    return info.dtype if decided is None else str(decided.storage) if decided.storage else decided.rule
 
 
 def _reads(node: FxNode, plan: Plan) -> list[Read]:

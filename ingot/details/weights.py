@@ -8,7 +8,7 @@ from torch.fx import Node
 from ingot.casting import Casting
 from ingot.details.model import Weight
 from ingot.details.nodes import places_of
-from ingot.graph import constant_of
+from ingot.graph import constant_of, module_path
 from ingot.plan.model import Storage
 from ingot.semantics import operands
 
@@ -34,4 +34,5 @@ def _weight(
     size = tensor.numel() * getattr(torch, dtype).itemsize
     by_scheme = packed is not None and tensor.dim() == 2
     bits = "packed" if by_scheme else dtype
-    return Weight(name, reader.name, tuple(tensor.shape), bits, packed if by_scheme else size, place)  # type: ignore[arg-type]
+    stored = packed if by_scheme and packed is not None else size
+    return Weight(name, reader.name, module_path(reader), tuple(tensor.shape), bits, stored, place)

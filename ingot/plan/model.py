@@ -130,8 +130,7 @@ class Plan:
 
     def diff(self, other: Plan) -> str:
         """The slots and biases that differ, one line each; empty when the plans store everything alike."""
-        slots = sorted(self.by_slot.keys() | other.by_slot.keys(), key=str)
-        stored = [_difference(s, self.by_slot.get(s), other.by_slot.get(s)) for s in slots if self._differs(s, other)]
+        stored = [f"{slot}: {mine} -> {theirs}" for slot, mine, theirs in self.differences(other)]
         moved = sorted(n for n in {*self.shifts, *other.shifts} if self.shifts.get(n) != other.shifts.get(n))
         turned = sorted({*self.channels_last} ^ {*other.channels_last})
         told = [
@@ -139,6 +138,12 @@ class Plan:
             *(f"{name}: another layout" for name in turned),
         ]
         return "\n".join([*stored, *told])
+
+    def differences(self, other: Plan) -> list[tuple[str, str, str]]:
+        """The slots that are stored otherwise: their names, what is stored here and what there."""
+        slots = sorted(self.by_slot.keys() | other.by_slot.keys(), key=str)
+        pairs = [(s, self.by_slot.get(s), other.by_slot.get(s)) for s in slots if self._differs(s, other)]
+        return [(str(s), _stored(mine), _stored(theirs)) for s, mine, theirs in pairs]
 
     def _differs(self, slot: Slot, other: Plan) -> bool:
         mine, theirs = self.by_slot.get(slot), other.by_slot.get(slot)
@@ -178,11 +183,8 @@ def _lines(d: Decision) -> Iterator[str]:
     yield from (f"    {b}" for b in d.because)
 
 
-def _difference(slot: Slot, mine: Decision | None, theirs: Decision | None) -> str:
-    def text(d: Decision | None) -> str:
-        return "absent" if d is None else str(d.storage) if d.storage else "float"
-
-    return f"{slot}: {text(mine)} -> {text(theirs)}"
+def _stored(d: Decision | None) -> str:
+    return "absent" if d is None else str(d.storage) if d.storage else "float"
 
 
 def _decision(data: dict[str, Any]) -> Decision:

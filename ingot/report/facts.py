@@ -18,7 +18,13 @@ NEEDED = ("target", "bytes", "delegates", "host_ops", "io", "check", "nodes", "w
 def facts_of(casting: Casting) -> Facts:
     """The facts of the terminal, and the details of every value."""
     details = plain(asdict(casting.details))
-    return {**as_data(casting), "hosted": dict(casting.hosted), **details, "details_notes": details["notes"], "notes": list(casting.notes)}
+    return {
+        **as_data(casting),
+        "hosted": dict(casting.hosted),
+        **details,
+        "details_notes": details["notes"],
+        "notes": list(casting.notes),
+    }
 
 
 def to_json(facts: Facts) -> str:

@@ -66,7 +66,7 @@ function color(variable) {
 }
 
 const HUES = 6;
-const placeName = (place) => (place === null ? "vanished into its neighbours" : place === 0 ? "host" : `delegate ${place}`);
+const placeName = (place) => (place === null ? "fused into a neighbour" : place === 0 ? "host" : `delegate ${place}`);
 const placeHue = (place) => (place === null ? "gone" : place === 0 ? "host" : `d${((place - 1) % HUES) + 1}`);
 const precisionHue = (p) => (p === "int8" || p === "uint8" ? "d1" : p === "int16" ? "d2" : p.startsWith("float") || p.startsWith("bfloat") ? "float" : "gone");
 const errorHue = (db) => (db === null ? "gone" : number(db) >= 40 ? "e4" : number(db) >= 30 ? "e3" : number(db) >= 20 ? "e2" : "e1");

@@ -88,6 +88,6 @@ function spreadPart(data, node, at) {
   if (!s) return [];
   const seen = el("p", { class: "small" }, "recorded ", figure(data, `${at}.spread.min`, "short"), " \u2026 ", figure(data, `${at}.spread.max`, "short"), ", ", figure(data, `${at}.spread.count`, "count"), " numbers",
     s.nonfinite ? el("span", { class: "bad" }, ", ", figure(data, `${at}.spread.nonfinite`, "count"), " of them not finite") : null,
-    s.chosen ? el("span", { class: "chosen-word" }, "; chosen ", figure(data, `${at}.spread.chosen.0`, "short"), " \u2026 ", figure(data, `${at}.spread.chosen.1`, "short")) : "; kept as float");
+    s.chosen ? el("span", { class: "chosen-word" }, "; chosen ", figure(data, `${at}.spread.chosen.0`, "short"), " \u2026 ", figure(data, `${at}.spread.chosen.1`, "short")) : node.precision.startsWith("float") ? "; kept as float" : "; not stored by itself");
   return [el("h4", {}, "recorded values"), s.bins.length ? spreadChart(s) : null, seen].filter(Boolean);
 }

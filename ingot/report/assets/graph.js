@@ -17,7 +17,7 @@ class GraphView {
 
   links() {
     return this.nodes.flatMap((node, to) => node.reads
-      .map((read, k) => ({ from: this.at.get(read.value), to, k, converts: read.converts, points: null }))
+      .map((read, k) => ({ from: this.at.get(read.value), to, aside: aside(k, node.reads.length), converts: read.converts, points: null }))
       .filter((edge) => edge.from !== undefined));
   }
 
@@ -145,5 +145,7 @@ class GraphView {
   }
 }
 
+// Where an edge ends on the top of its reader: operands stand in their order.
+const aside = (k, count) => (k - (count - 1) / 2) * Math.min(20, (NODE.width - 24) / count);
 const least = (all) => all.reduce((a, b) => Math.min(a, b), Infinity);
 const most = (all) => all.reduce((a, b) => Math.max(a, b), -Infinity);

@@ -26,7 +26,7 @@ function tiles(data) {
 }
 
 function timeOf(data) {
-  if (data.timing?.seconds) return { label: "a run", path: "timing.seconds", more: "measured on this machine" };
+  if (data.timing?.seconds) return { label: "a run", path: "timing.seconds", more: "on the machine of the cast" };
   const estimates = data.performance.filter((p) => p.seconds);
   return estimates.length === 1 ? { label: "a run", path: `performance.${data.performance.indexOf(estimates[0])}.seconds`, more: `estimate of ${estimates[0].compiler}` } : null;
 }
@@ -74,17 +74,17 @@ function errorSection(data, show) {
 }
 
 function sizeSection(data, show) {
-  const inside = data.delegates.reduce((a, d) => a + d.bytes, 0), weights = data.weights.reduce((a, w) => a + w.bytes, 0);
-  const rows = data.delegates.map((d, i) => [badge(`delegate ${i + 1}`, placeHue(i + 1)), right(figure(data, `delegates.${i}.ops`, "count")), right(figure(data, `delegates.${i}.bytes`, "count")), right(FORMATS.count(data.weights.filter((w) => w.place === i + 1).reduce((a, w) => a + w.bytes, 0)))]);
+  const inside = data.delegates.reduce((a, d) => a + d.size, 0), weights = data.weights.reduce((a, w) => a + w.bytes, 0);
+  const rows = data.delegates.map((d, i) => [badge(`delegate ${i + 1}`, placeHue(i + 1)), right(figure(data, `delegates.${i}.ops`, "count")), right(figure(data, `delegates.${i}.size`, "count")), right(FORMATS.count(data.weights.filter((w) => w.place === i + 1).reduce((a, w) => a + w.bytes, 0)))]);
   rows.push(["host ops, tables and padding", right(""), right(FORMATS.count(data.bytes - inside)), right(FORMATS.count(data.weights.filter((w) => !w.place).reduce((a, w) => a + w.bytes, 0)))]);
   rows.push([el("b", {}, "the file"), right(""), right(figure(data, "bytes", "count")), right(FORMATS.count(weights))]);
-  const cells = data.weights.map((w) => ({ name: w.name, bytes: w.bytes, hue: placeHue(w.place), reader: w.reader }));
+  const cells = data.weights.map((w) => ({ name: w.name.includes(".") ? w.name : `${w.module || w.reader} ${w.shape.join("\u00d7")}`, bytes: w.bytes, hue: placeHue(w.place), reader: w.reader }));
   return section("size", "Size", table(["part", right("ops"), right("bytes"), right("of it constants, as planned")], rows), cells.length ? el("h3", {}, "Constants by size") : null, cells.length ? treemap(cells, show) : null);
 }
 
 function timeSection(data) {
   const parts = [], timing = data.timing;
-  if (timing) parts.push(el("p", { class: "lead" }, figure(data, "timing.how"), timing.seconds ? el("span", {}, ": ", figure(data, "timing.seconds", "ms"), " a run, over ", figure(data, "timing.runs", "count"), " runs.") : "."));
+  if (timing) parts.push(el("p", { class: "lead" }, figure(data, "timing.how"), timing.seconds ? el("span", {}, ": ", figure(data, "timing.seconds", "ms"), ", of ", figure(data, "timing.runs", "count"), " runs.") : "."));
   if (timing?.parts.length) parts.push(byKind(timing.parts), el("h3", {}, "The longest ops"), bars(timing.parts.map((p, i) => ({ name: p.name, size: p.seconds, hue: placeHue(p.place), shown: el("span", {}, figure(data, `timing.parts.${i}.seconds`, "ms"), ` ${placeName(p.place)}`) })).sort((a, b) => b.size - a.size).slice(0, 24)));
   data.performance.forEach((p, i) => parts.push(...(p.layers ? estimate(data, p, i) : p.segments ? contents(data, p, i) : [])));
   return section("time", "Time", ...(parts.length ? parts : [el("p", { class: "none" }, "not known")]));

@@ -35,7 +35,7 @@ class Painter {
     const { view, pen } = this;
     pen.lineWidth = Math.max(1.2, 0.6 / view.scale);
     for (const edge of view.edges) {
-      const [fx, fy, tx, ty] = [view.x[edge.from], view.y[edge.from] + NODE.height / 2, view.x[edge.to], view.y[edge.to] - NODE.height / 2];
+      const [fx, fy, tx, ty] = [view.x[edge.from], view.y[edge.from] + NODE.height / 2, view.x[edge.to] + edge.aside, view.y[edge.to] - NODE.height / 2];
       if (Number.isNaN(fx) || Number.isNaN(tx)) continue;
       if (!this.inView(Math.min(fx, tx) - 240, Math.min(fy, ty), Math.max(fx, tx) + 240, Math.max(fy, ty))) continue;
       const touched = edge.from === view.picked || edge.to === view.picked;
@@ -67,7 +67,7 @@ class Painter {
   mark(edge, tx, ty) {
     const pen = this.pen, hue = edge.converts === "requantize" ? "d4" : edge.converts === "quantize" ? "d1" : "float";
     pen.beginPath();
-    pen.arc(tx + 15 * edge.k - (edge.k ? 4 : 0), ty - 8, 6.5, 0, 7);
+    pen.arc(tx, ty - 8, 6.5, 0, 7);
     pen.fillStyle = this.color(`${hue}-line`);
     pen.fill();
     if (this.view.scale < 0.4) return;
@@ -75,7 +75,7 @@ class Painter {
     pen.font = "700 9px system-ui, sans-serif";
     pen.textAlign = "center";
     pen.textBaseline = "middle";
-    pen.fillText(edge.converts[0].toUpperCase(), tx + 15 * edge.k - (edge.k ? 4 : 0), ty - 7.5);
+    pen.fillText(edge.converts[0].toUpperCase(), tx, ty - 7.5);
   }
 
   paintNodes() {
