@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 CHROMIUM = next((p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None)
-INSTALL = "apt-get install -y chromium"
+INSTALL = "apt-get install -y --no-install-recommends chromium"
 FLAGS = (
     "--headless=new",
     "--no-sandbox",
@@ -114,7 +114,8 @@ class Browser:
             features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
         )
         start = time.monotonic()
-        self.ask("Page.navigate", url=file.as_uri())
+        went = self.ask("Page.navigate", url=file.as_uri())
+        assert "errorText" not in went, went
         self.wait(READY[until])
         self.loaded = time.monotonic() - start
 
@@ -166,5 +167,5 @@ def _complaint(event: dict[str, Any]) -> list[str]:
     if method == "Runtime.consoleAPICalled":
         return [f"console.{params['type']}"]
     if method == "Network.requestWillBeSent" and params["request"]["url"].partition(":")[0] not in ("file", "blob"):
-        return [f"asked for {params['request']['url']}"]
+        return [f"asked for {params['request']['url'][:200]}"]
     return []

@@ -32,7 +32,7 @@ def document(title: str, data: Facts, mood: str = "") -> str:
     style, script = _file("assets", "style.css"), _script()
     policy = (
         f"default-src 'none'; style-src {_hashed(style)}; script-src {_hashed(script)}; "
-        "worker-src blob:; img-src data:; base-uri 'none'; form-action 'none'"
+        "worker-src blob:; base-uri 'none'; form-action 'none'"
     )
     shown = escape(title)
     return f"""<!doctype html>
@@ -40,7 +40,7 @@ def document(title: str, data: Facts, mood: str = "") -> str:
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">{GENERATOR}
 <title>Ingot: {shown[:200]}</title><style>{style}</style></head>
-<body><header><h1 class="{mood}" dir="auto">{shown}</h1></header><nav aria-label="sections"></nav>
+<body><header><h1 class="{mood}">{shown}</h1></header><nav aria-label="sections"></nav>
 <main><noscript>The page draws itself from the data in it, with a script of its own.</noscript></main>
 <footer>Written by Ingot. Layout of the graph by dagre (MIT licence, in the source of this page).</footer>
 <script type="application/json" id="data">{embedded(data)}</script>

@@ -37,7 +37,7 @@ function errorChart(lines, count, onPick) {
 }
 
 function hovering(drawn, lines, x, y, onPick) {
-  const told = el("p", { class: "told", "aria-live": "off" }, "point at the line to read it; click to see the value in the graph");
+  const told = el("p", { class: "told", "aria-live": "off" }, `point at the line to read it${onPick ? "; click to see the value in the graph" : ""}`);
   const spot = svg("circle", { r: 5, class: "spot", visibility: "hidden" });
   drawn.append(spot);
   const near = (e) => {

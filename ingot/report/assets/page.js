@@ -85,7 +85,7 @@ function sizeSection(data, show) {
 function timeSection(data) {
   const parts = [], timing = data.timing;
   if (timing) parts.push(el("p", { class: "lead" }, figure(data, "timing.how"), timing.seconds ? el("span", {}, ": ", figure(data, "timing.seconds", "ms"), ", of ", figure(data, "timing.runs", "count"), " runs.") : "."));
-  if (timing?.parts.length) parts.push(byKind(timing.parts), el("h3", {}, "The longest ops"), bars(timing.parts.map((p, i) => ({ name: p.name, size: p.seconds, hue: placeHue(p.place), shown: el("span", {}, figure(data, `timing.parts.${i}.seconds`, "ms"), ` ${placeName(p.place)}`) })).sort((a, b) => b.size - a.size).slice(0, 24)));
+  if (timing?.parts.length) parts.push(byKind(timing.parts), el("h3", {}, "The longest ops"), bars(timing.parts.map((p, i) => ({ name: p.name, size: p.seconds, hue: placeHue(p.place), shown: el("span", {}, figure(data, `timing.parts.${i}.seconds`, "ms"), ` ${placeName(p.place)}`) })).filter((p) => p.size > 0).sort((a, b) => b.size - a.size).slice(0, 24)));
   data.performance.forEach((p, i) => parts.push(...(p.layers ? estimate(data, p, i) : p.segments ? contents(data, p, i) : [])));
   return section("time", "Time", ...(parts.length ? parts : [el("p", { class: "none" }, "not known")]));
 }
