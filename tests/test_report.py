@@ -143,6 +143,15 @@ def test_sizes(facts: dict[str, Any], folder: Path) -> None:
     assert facts["bytes"] == (folder / "out/model.pte").stat().st_size
 
 
+def test_falls_and_sums_follow_from_the_values(facts: dict[str, Any]) -> None:
+    errors = {n["name"]: n["sqnr_db"] for n in facts["nodes"]}
+    erf = next(f for f in facts["falls"] if f["name"] == "conv2d_1")
+    assert erf["below_db"] == pytest.approx(min(40, errors["relu"]) - errors["conv2d_1"])
+    assert sum(s["bytes"] for s in facts["sizes"]) == facts["bytes"]
+    assert sum(s["constants"] for s in facts["sizes"]) == sum(w["bytes"] for w in facts["weights"])
+    assert sum(k["percent"] for k in facts["kinds"]) == pytest.approx(100)
+
+
 def test_what_was_recorded(facts: dict[str, Any]) -> None:
     assert (facts["recorded"]["batches"], facts["recorded"]["samples"]) == (4, 4)
     assert {"ingot", "python", "torch", "torchao", "executorch"} <= facts["versions"].keys()
@@ -338,7 +347,7 @@ def test_embedded_data_is_nothing_but_data() -> None:
 
 def test_without_a_graph(browser: Browser, facts: dict[str, Any], tmp_path: Path) -> None:
     """A casting whose graphs were not kept, and one that was never executed."""
-    bare = {"nodes": [], "weights": [], "recorded": None, "timing": None, "check": None}
+    bare = {"falls": [], "kinds": [], "nodes": [], "weights": [], "recorded": None, "timing": None, "check": None}
     (tmp_path / "bare.html").write_text(page({**facts, **bare}))
     browser.open(tmp_path / "bare.html")
     assert browser.complaints() == []

@@ -129,7 +129,7 @@ def shown(as_: str, value: Any) -> str:
     """A figure as the page shows it too."""
     if value is None:
         return "–"
-    forms = {"count": "{:,}", "ms": "{:.3g} ms", "seconds": "{:.2f} s", "text": "{}"}
+    forms = {"count": "{:,}", "ms": "{:.3g} ms", "seconds": "{:.2f} s", "percent": "{:.1f} %", "text": "{}"}
     if as_ == "db":
         return decibel(value)
     return forms[as_].format(1e3 * value if as_ == "ms" else value)

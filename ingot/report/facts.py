@@ -9,22 +9,19 @@ from typing import Any
 
 from ingot.casting import Casting
 from ingot.errors import InputError
+from ingot.report.derived import derived
 from ingot.report.text import Facts, as_data, plain
 
 FILE = "report.json"
-NEEDED = ("target", "bytes", "delegates", "host_ops", "io", "check", "nodes", "weights", "versions")
+NEEDED = ("target", "bytes", "delegates", "host_ops", "io", "check", "nodes", "weights", "sizes")
 
 
 def facts_of(casting: Casting) -> Facts:
     """The facts of the terminal, and the details of every value."""
-    details = plain(asdict(casting.details))
-    return {
-        **as_data(casting),
-        "hosted": dict(casting.hosted),
-        **details,
-        "details_notes": details["notes"],
-        "notes": list(casting.notes),
-    }
+    facts, details = as_data(casting), plain(asdict(casting.details))
+    notes = [*facts["notes"], *details["notes"]]
+    whole = {**facts, "hosted": dict(casting.hosted), **details, "notes": notes}
+    return {**whole, **derived(whole)}
 
 
 def to_json(facts: Facts) -> str:

@@ -18,7 +18,7 @@ from ingot.report import text
 from ingot.report.text import Facts
 
 GENERATOR = '<meta name="generator" content="ingot">'
-SCRIPTS = ("dom.js", "charts.js", "graph.js", "paint.js", "explore.js", "page.js", "compare.js", "start.js")
+SCRIPTS = ("dom", "charts", "graph", "paint", "search", "explore", "measures", "page", "compare", "start")
 
 
 def page(facts: Facts) -> str:
@@ -57,7 +57,7 @@ def embedded(data: Facts) -> str:
 
 @cache
 def _script() -> str:
-    return '"use strict";\n(() => {\n' + "\n".join(_file("assets", name) for name in SCRIPTS) + "\n})();\n"
+    return '"use strict";\n(() => {\n' + "\n".join(_file("assets", f"{name}.js") for name in SCRIPTS) + "\n})();\n"
 
 
 @cache

@@ -31,6 +31,7 @@ const FORMATS = {
   count: (v) => v.toLocaleString("en-US"),
   db: (v) => (number(v) >= 200 ? "exact" : `${number(v).toFixed(1)} dB`),
   ms: (v) => `${(1e3 * v).toPrecision(3)} ms`,
+  percent: (v) => `${v.toFixed(1)} %`,
   seconds: (v) => `${v.toFixed(2)} s`,
   short: (v) => (typeof number(v) === "number" ? String(Number(number(v).toPrecision(4))) : String(v)),
   shape: (v) => v.join("\u00d7") || "scalar",
@@ -49,7 +50,8 @@ function name(text) {
 
 function table(head, rows, classes = "") {
   if (!rows.length) return el("p", { class: "none" }, "none");
-  const cells = (tag, row) => row.map((cell) => el(tag, cell?.right ? { class: "right" } : {}, cell?.right ?? cell ?? NONE));
+  const cells = (tag, row) =>
+    row.map((cell) => el(tag, cell?.right ? { class: "right" } : {}, cell?.right ?? cell ?? NONE));
   const top = el("thead", {}, el("tr", {}, ...cells("th", head)));
   const body = el("tbody", {}, ...rows.map((row) => el("tr", {}, ...cells("td", row))));
   return el("div", { class: "wide" }, el("table", { class: classes }, top, body));
@@ -68,8 +70,16 @@ function color(variable) {
 const HUES = 6;
 const placeName = (place) => (place === null ? "fused into a neighbour" : place === 0 ? "host" : `delegate ${place}`);
 const placeHue = (place) => (place === null ? "gone" : place === 0 ? "host" : `d${((place - 1) % HUES) + 1}`);
-const precisionHue = (p) => (p === "int8" || p === "uint8" ? "d1" : p === "int16" ? "d2" : p.startsWith("float") || p.startsWith("bfloat") ? "float" : "gone");
-const errorHue = (db) => (db === null ? "gone" : number(db) >= 40 ? "e4" : number(db) >= 30 ? "e3" : number(db) >= 20 ? "e2" : "e1");
+const precisionHue = (p) =>
+  p === "int8" || p === "uint8"
+    ? "d1"
+    : p === "int16"
+      ? "d2"
+      : p.startsWith("float") || p.startsWith("bfloat")
+        ? "float"
+        : "gone";
+const errorHue = (db) =>
+  db === null ? "gone" : number(db) >= 40 ? "e4" : number(db) >= 30 ? "e3" : number(db) >= 20 ? "e2" : "e1";
 
 function badge(text, hue) {
   return el("span", { class: `badge hue-${hue}` }, text);

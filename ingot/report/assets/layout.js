@@ -3,17 +3,30 @@
 // Networks are long and have waists: values that everything after reads through. The graph is cut there, each piece is
 // laid out alone, and pieces of one shape are laid out once. So the time grows with the number of different pieces.
 // Dagre's own time grows with the square of a piece: when much was spent, the rest is set in plain rows.
-const WIDTH = 148, HEIGHT = 40, GAP = 34, ASIDE = 22, LONG = 48, MOST = 64, WORK = 120_000;
+const WIDTH = 148,
+  HEIGHT = 40,
+  GAP = 34,
+  ASIDE = 22,
+  LONG = 48,
+  MOST = 64,
+  WORK = 120_000;
 
 function placed(count, edges, post) {
   const short = edges.filter(([from, to]) => to - from <= LONG);
   const inner = byReader(count, short);
   const known = { shapes: new Map(), work: 0 };
-  let bottom = 0, waist = 0;
+  let bottom = 0,
+    waist = 0;
   for (const [first, last] of pieces(count, short)) {
     const piece = laidOut(first, last, inner, known);
-    const dx = waist - piece.x[0], dy = bottom - piece.top;
-    post({ first, x: piece.x.map((v) => v + dx), y: piece.y.map((v) => v + dy), edges: moved(piece.edges, first, dx, dy) });
+    const dx = waist - piece.x[0],
+      dy = bottom - piece.top;
+    post({
+      first,
+      x: piece.x.map((v) => v + dx),
+      y: piece.y.map((v) => v + dy),
+      edges: moved(piece.edges, first, dx, dy),
+    });
     bottom = piece.bottom + dy + GAP;
     waist = piece.next + dx;
   }
@@ -28,7 +41,11 @@ function byReader(count, edges) {
 // From one waist to before the next: places over which no edge reaches. What is still too long is cut by number.
 function pieces(count, edges) {
   const over = new Int32Array(count + 1);
-  for (const [from, to] of edges) if (to - from > 1) { over[from + 1]++; over[to]--; }
+  for (const [from, to] of edges)
+    if (to - from > 1) {
+      over[from + 1]++;
+      over[to]--;
+    }
   const starts = [];
   for (let i = 0, open = 0; i < count; i++) {
     open += over[i];
@@ -52,7 +69,8 @@ function laidOut(first, last, inner, known) {
 }
 
 function byRows(count, within) {
-  const row = new Array(count + 1).fill(0), filled = [];
+  const row = new Array(count + 1).fill(0),
+    filled = [];
   for (const [from, to] of within) row[to] = Math.max(row[to], row[from] + 1);
   const places = row.map((r) => [((filled[r] = (filled[r] ?? 0) + 1) - 1) * (WIDTH + ASIDE), r * (HEIGHT + GAP)]);
   const [x, y] = [0, 1].map((axis) => places.slice(0, count).map((p) => p[axis]));
@@ -67,9 +85,20 @@ function byDagre(count, within) {
   dagre.layout(graph);
   const nodes = Array.from({ length: count + 1 }, (_, i) => graph.node(String(i)));
   const [x, y] = ["x", "y"].map((axis) => nodes.slice(0, count).map((n) => n[axis]));
-  const edges = within.map(([from, to], k) => [from, to, graph.edge(String(from), String(to), String(k)).points.map((p) => [p.x, p.y])]);
+  const edges = within.map(([from, to], k) => [
+    from,
+    to,
+    graph.edge(String(from), String(to), String(k)).points.map((p) => [p.x, p.y]),
+  ]);
   const linked = within.some(([, to]) => to === count);
-  return { x, y, edges, top: Math.min(...y) - HEIGHT / 2, bottom: Math.max(...y) + HEIGHT / 2, next: linked ? nodes[count].x : x[0] };
+  return {
+    x,
+    y,
+    edges,
+    top: Math.min(...y) - HEIGHT / 2,
+    bottom: Math.max(...y) + HEIGHT / 2,
+    next: linked ? nodes[count].x : x[0],
+  };
 }
 
 function moved(edges, first, dx, dy) {

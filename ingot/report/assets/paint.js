@@ -11,8 +11,11 @@ class Painter {
   }
 
   paint() {
-    const { view, pen } = this, { canvas } = view, ratio = window.devicePixelRatio || 1;
-    const width = canvas.clientWidth, height = canvas.clientHeight;
+    const { view, pen } = this,
+      { canvas } = view,
+      ratio = window.devicePixelRatio || 1;
+    const width = canvas.clientWidth,
+      height = canvas.clientHeight;
     if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
       canvas.width = Math.round(width * ratio);
       canvas.height = Math.round(height * ratio);
@@ -21,7 +24,12 @@ class Painter {
     pen.clearRect(0, 0, width, height);
     pen.translate(view.left, view.top);
     pen.scale(view.scale, view.scale);
-    this.seen = { x0: -view.left / view.scale, y0: -view.top / view.scale, x1: (width - view.left) / view.scale, y1: (height - view.top) / view.scale };
+    this.seen = {
+      x0: -view.left / view.scale,
+      y0: -view.top / view.scale,
+      x1: (width - view.left) / view.scale,
+      y1: (height - view.top) / view.scale,
+    };
     this.paintEdges();
     this.paintNodes();
   }
@@ -35,7 +43,12 @@ class Painter {
     const { view, pen } = this;
     pen.lineWidth = Math.max(1.2, 0.6 / view.scale);
     for (const edge of view.edges) {
-      const [fx, fy, tx, ty] = [view.x[edge.from], view.y[edge.from] + NODE.height / 2, view.x[edge.to] + edge.aside, view.y[edge.to] - NODE.height / 2];
+      const [fx, fy, tx, ty] = [
+        view.x[edge.from],
+        view.y[edge.from] + NODE.height / 2,
+        view.x[edge.to] + edge.aside,
+        view.y[edge.to] - NODE.height / 2,
+      ];
       if (Number.isNaN(fx) || Number.isNaN(tx)) continue;
       if (!this.inView(Math.min(fx, tx) - 240, Math.min(fy, ty), Math.max(fx, tx) + 240, Math.max(fy, ty))) continue;
       const touched = edge.from === view.picked || edge.to === view.picked;
@@ -55,9 +68,14 @@ class Painter {
       const way = edge.points.slice(1, -1);
       way.push([tx, ty]);
       let [px, py] = [fx, fy];
-      for (const [x, y] of way) { const bend = (y - py) / 2; pen.bezierCurveTo(px, py + bend, x, y - bend, x, y); [px, py] = [x, y]; }
+      for (const [x, y] of way) {
+        const bend = (y - py) / 2;
+        pen.bezierCurveTo(px, py + bend, x, y - bend, x, y);
+        [px, py] = [x, y];
+      }
     } else {
-      const out = ty - fy > 300 ? 110 + Math.min(120, (ty - fy) / 60) : 0, bend = Math.min(90, Math.abs(ty - fy) / 2 + 8);
+      const out = ty - fy > 300 ? 110 + Math.min(120, (ty - fy) / 60) : 0,
+        bend = Math.min(90, Math.abs(ty - fy) / 2 + 8);
       pen.bezierCurveTo(fx + out, fy + bend, tx + out, ty - bend, tx, ty);
     }
     pen.stroke();
@@ -65,7 +83,8 @@ class Painter {
 
   // Where numbers are stored anew on their way: Q to integers, D to float, R from integers to integers.
   mark(edge, tx, ty) {
-    const pen = this.pen, hue = edge.converts === "requantize" ? "d4" : edge.converts === "quantize" ? "d1" : "float";
+    const pen = this.pen,
+      hue = edge.converts === "requantize" ? "d4" : edge.converts === "quantize" ? "d1" : "float";
     pen.beginPath();
     pen.arc(tx, ty - 8, 6.5, 0, 7);
     pen.fillStyle = this.color(`${hue}-line`);
@@ -79,9 +98,11 @@ class Painter {
   }
 
   paintNodes() {
-    const { view } = this, { width, height } = NODE;
+    const { view } = this,
+      { width, height } = NODE;
     view.nodes.forEach((node, i) => {
-      const x = view.x[i] - width / 2, y = view.y[i] - height / 2;
+      const x = view.x[i] - width / 2,
+        y = view.y[i] - height / 2;
       if (!Number.isNaN(x) && this.inView(x, y, x + width, y + height)) this.node(node, x, y, i === view.picked);
     });
   }
@@ -93,7 +114,9 @@ class Painter {
   }
 
   node(node, x, y, picked) {
-    const { pen, view } = this, { width, height } = NODE, hue = this.hue(node);
+    const { pen, view } = this,
+      { width, height } = NODE,
+      hue = this.hue(node);
     pen.beginPath();
     pen.roundRect(x, y, width, height, hue === "io" ? 20 : 6);
     pen.fillStyle = this.color(`${hue}-fill`);
@@ -117,7 +140,9 @@ class Painter {
   }
 
   words(node, x, y, plain) {
-    const pen = this.pen, left = x + (plain ? 14 : 16), room = NODE.width - (plain ? 28 : 24);
+    const pen = this.pen,
+      left = x + (plain ? 14 : 16),
+      room = NODE.width - (plain ? 28 : 24);
     pen.textAlign = "left";
     pen.textBaseline = "alphabetic";
     pen.fillStyle = this.color("ink");
