@@ -8,6 +8,7 @@ from pathlib import Path
 from ingot.casting import whole_file
 from ingot.cli.files import check_file, read_plan
 from ingot.cli.output import OK, Answer
+from ingot.errors import InputError
 from ingot.report.compare import as_text, compared
 from ingot.report.facts import read_facts
 from ingot.report.html import document, page
@@ -27,7 +28,11 @@ def report(options: argparse.Namespace) -> Answer:
 def compare(options: argparse.Namespace) -> Answer:
     paths = (options.first, options.second)
     first, second = ((str(path), read_facts(path), read_plan(path)) for path in paths)
-    made = compared(first, second)
+    try:
+        made = compared(first, second)
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        why, hint = f"a part is missing or of the wrong kind ({e!r})", "cast again with this Ingot"
+        raise InputError(f"{first[0]} and {second[0]} cannot be compared", why=why, hint=hint) from e
     if options.html:
         _write(options.html, document(f"{first[0]} against {second[0]}", made))
     told = [as_text(made), *([f"written to {options.html}"] if options.html else [])]

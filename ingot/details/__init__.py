@@ -41,8 +41,7 @@ def _errors(evidence: Any) -> tuple[dict[str, float], tuple[str, ...]]:
         return {}, (f"errors along the network were not looked for: its values take {held:,} bytes at once",)
     try:
         return error_along(evidence.program, evidence.quantized, batch), ()
-    except (RuntimeError, NotImplementedError, AssertionError) as e:
-        # A page without errors along the way is better than none.
+    except Exception as e:  # whatever an op throws here: the casting is good, and is told of without this
         return {}, (f"errors along the network are not known: {type(e).__name__}: {e}",)
 
 

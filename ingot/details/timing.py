@@ -25,7 +25,10 @@ def timing_of(casting: Casting) -> Timing:
         trace = evidence.target.trace(casting.pte, encode(batch, evidence.io.inputs), RUNS)
     except IngotError as e:
         return Timing(f"not measured: {e.what}: {e.why}")
-    return _read(trace)
+    try:
+        return _read(trace)
+    except Exception as e:  # a trace of another version; the casting is good, and is told of without this
+        return Timing(f"not measured: the trace cannot be read: {type(e).__name__}: {e}")
 
 
 def _read(trace: bytes) -> Timing:

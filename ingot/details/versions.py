@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import platform
+import re
 from importlib import metadata
 from typing import Any
 
@@ -13,8 +15,14 @@ def versions_of(target: Any) -> dict[str, str]:
     """Also of the tools that the target needs, and of what it can do without."""
     known = {p: found for p in ("torch", "torchao", "executorch", "numpy") if (found := _version(p))}
     needs = (*target.requirements, *target.extras) if target is not None else ()
-    tools = {r.name: found for r in needs if (found := r.found())}
+    tools = {r.name: _told(found, r.install) for r in needs if (found := r.found())}
     return {"ingot": ingot.__version__, "python": platform.python_version(), **known, **tools, "machine": _machine()}
+
+
+def _told(found: str, install: str) -> str:
+    """Where a tool is found by its path, the version of the package that it comes in: paths are nobody else's business."""
+    package = re.search(r"pip install (?:-\S+ )*([\w.-]+)==", install)
+    return found if os.sep not in found else (_version(package[1]) if package else None) or "installed"
 
 
 def _version(package: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Figures that follow from others: where errors grow, time by kind of op, bytes by part. Data, so that pages only draw."""
+"""Figures that follow from others: where errors grow, time by kind of op, bytes by part. So pages only draw."""
 
 from __future__ import annotations
 

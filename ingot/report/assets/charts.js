@@ -136,8 +136,9 @@ function treemap(parts, onPick) {
   return drawn;
 }
 
+// Paths of modules differ in their ends.
 const clipped = (text, room, each) =>
-  text.length * each <= room ? text : `${text.slice(0, Math.max(1, Math.floor(room / each) - 1))}\u2026`;
+  text.length * each <= room ? text : `\u2026${text.slice(-Math.max(1, Math.floor(room / each) - 1))}`;
 
 function* squarified(parts, total, width, height) {
   let [x, y, w, h] = [0, 0, width, height],
