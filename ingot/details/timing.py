@@ -58,10 +58,9 @@ def _parts(run: list[Any]) -> Iterator[Part]:
             ops = inside.setdefault(at, [])
             ops.append(Part("beside its ops", 0, max(0.0, took - sum(p.seconds for p in ops))))
             left -= took
-        elif event.name == "OPERATOR_CALL":
-            left -= took
         elif (event.name or "").startswith(NATIVE):
             yield Part(event.name.removeprefix(NATIVE), 0, took)
+            left -= took
     for number, at in enumerate(sorted(inside), 1):
         yield from (replace(part, place=number) for part in inside[at])
     yield Part("the runtime itself", 0, max(0.0, left))

@@ -20,7 +20,7 @@ def versions_of(target: Any) -> dict[str, str]:
 
 
 def _told(found: str, install: str) -> str:
-    """Where a tool is found by its path, the version of the package that it comes in: paths are nobody else's business."""
+    """The version of the package that a tool comes in, where it is found by its path: that is nobody's business."""
     package = re.search(r"pip install (?:-\S+ )*([\w.-]+)==", install)
     return found if os.sep not in found else (_version(package[1]) if package else None) or "installed"
 
