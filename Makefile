@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.ready-bench
+BROWSER_READY := $(VENV)/.ready-browser
 
 .PHONY: demo test smoke check bench
 .DELETE_ON_ERROR:
@@ -11,7 +12,7 @@ BENCH_READY := $(VENV)/.ready-bench
 demo: $(READY)
 	$(BIN)/ingot demo
 
-test: $(READY)
+test: $(READY) $(BROWSER_READY)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
 
 smoke: $(READY)
@@ -33,6 +34,14 @@ $(READY): pyproject.toml $(ARM)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q -e '.[demo,test]'
 	$(BIN)/python -W ignore -m ingot.targets.arm.requirements | sed 's|^pip install|$(BIN)/pip install -q|' | sh -e
+	touch $@
+
+# Pages are tested in Debian's Chromium, which is installed where root asks; without it those tests are skipped, with the
+# line that installs it.
+CHROMIUM := apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium
+$(BROWSER_READY): $(READY)
+	if ! command -v chromium >/dev/null && test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
+	  { $(CHROMIUM); } || echo 'left out: $(CHROMIUM)'; fi
 	touch $@
 
 # PyPI's torchvision asks for a CUDA build of torch: without its dependencies it leaves ours alone. The same holds for

@@ -79,7 +79,7 @@ def _cast_for(
 ) -> Casting:
     with steps("plan"):
         made = plan(program, ranges, target, recipe=recipe)
-    return verified(_lower(program, made, recipe, steps), kept, steps, on_mismatch)
+    return verified(_lower(program, made, recipe, steps), kept, steps, on_mismatch, ranges)
 
 
 def capture(model: Any, example_inputs: Any, *, dynamic_shapes: Any = None) -> Program:

@@ -8,12 +8,14 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from ingot.errors import ArtefactError
 
 if TYPE_CHECKING:
+    from ingot.details.model import Details
     from ingot.plan.model import Plan
 
 
@@ -53,6 +55,8 @@ class Delegate:
     outputs: tuple[TensorInfo, ...]
     kinds: tuple[str, ...] = ()
     digest: str = ""  # of what the backend will load
+    size: int = 0  # bytes of that, with the constants that it names
+    values: tuple[str, ...] = ()  # of the program, those that are computed in it
     # What its compiler was given, and what it left beside the program.
     files: Mapping[str, bytes] = field(default_factory=dict, repr=False, compare=False)
 
@@ -112,6 +116,8 @@ class Casting:
     performance: tuple[Any, ...] = ()
     # Where a weight scheme was asked for: each weight, its bits, group and bytes.
     layers: tuple[Any, ...] = ()
+    # By the name of a host op, the value of the program that it computes.
+    hosted: Mapping[str, str] = field(default_factory=dict)
     # What verify() needs and the user need not see: the float reference and the quantized graph.
     evidence: Any = field(default=None, repr=False, compare=False)
 
@@ -121,12 +127,20 @@ class Casting:
             f.write(self.pte)
         return Path(path)
 
+    @cached_property
+    def details(self) -> Details:
+        """What a report shows beside this: the graph, ranges, errors, sizes and times. Found when first asked for."""
+        from ingot.details import details_of
+
+        return details_of(self)
+
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained HTML page."""
+        from ingot.report.facts import facts_of
         from ingot.report.html import page
 
         with whole_file(path) as f:
-            f.write(page(self).encode())
+            f.write(page(facts_of(self)).encode())
         return Path(path)
 
     def scenario(self, folder: str | os.PathLike[str], batches: Any = None) -> Path:

@@ -19,9 +19,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from torch import Tensor
 from ingot.errors import ArtefactError
 
 STARTING = 120.0  # seconds a worker may take to import the runtime
+TRACE = "trace.etdp"
 GRACE = 10  # seconds after the limit at which an orphan that hangs is ended by its own alarm
 # The child sees what the parent sees: -m would put the current folder first, and miss a package found in another way.
 START = "import os, sys; sys.path[:] = sys.argv[1].split(os.pathsep); from ingot.child import main; main(sys.argv[2])"
@@ -47,9 +48,21 @@ def run_pte(
     `fresh` loads the program anew for each batch, so that its mutable buffers start from their initial state.
     `timeout` is in seconds and for each batch, loading included.
     """
+    return _served(lambda: _worker().run(pte, batches, timeout, fresh, method))
+
+
+def trace_pte(pte: bytes, batch: tuple[Any, ...], runs: int, *, timeout: float = 120) -> bytes:
+    """What the runtime's profiler saw of some runs of one batch: an ETDump."""
+    return _served(lambda: _worker().trace(pte, batch, runs, timeout))
+
+
+T = TypeVar("T")
+
+
+def _served(work: Callable[[], T]) -> T:
     with _lock:
         try:
-            return _worker().run(pte, batches, timeout, fresh, method)
+            return work()
         except _Refused as e:  # the worker itself is well
             raise ArtefactError(e.what, why=e.why, hint=e.hint) from None
         except BaseException:  # also Ctrl-C: whatever it still answers belongs to nobody
@@ -86,6 +99,15 @@ class _Worker:
         self._hand_over(pte, batches)
         self._ask({"batches": len(batches), "fresh": fresh, "method": method, "seconds": math.ceil(timeout) + GRACE})
         return [self._outputs(i, timeout) for i in range(len(batches))]
+
+    def trace(self, pte: bytes, batch: tuple[Any, ...], runs: int, timeout: float) -> bytes:
+        os.truncate(self.log, 0)
+        self._hand_over(pte, [batch])
+        self._ask({"trace": runs, "seconds": math.ceil(timeout) + GRACE})
+        answer = self._answer(timeout, "the program was not traced", _HINTS["crash"])
+        if "error" in answer:
+            raise _Refused("the program was not traced", self._why(answer["error"]), _HINTS["run"])
+        return (self.folder / TRACE).read_bytes()
 
     def _hand_over(self, pte: bytes, batches: Sequence[tuple[Any, ...]]) -> None:
         program = self.folder / "program.pte"
@@ -218,7 +240,8 @@ def main(folder: str) -> None:
     runtime = _runtime()
     _write(answers, {"ready": True})
     for line in sys.stdin:
-        _serve(runtime, Path(folder), json.loads(line), answers)
+        request = json.loads(line)
+        (_trace if "trace" in request else _serve)(runtime, Path(folder), request, answers)
     shutil.rmtree(folder, ignore_errors=True)  # the parent is gone, perhaps without having been able to
 
 
@@ -250,6 +273,20 @@ def _serve(runtime: Any, folder: Path, request: dict[str, Any], answers: IO[byte
             return _write(answers, {"stage": stage, "error": f"{type(e).__name__}: {e}"})
         _alarm(0)
         _write(answers, {"batch": i})
+
+
+def _trace(runtime: Any, folder: Path, request: dict[str, Any], answers: IO[bytes]) -> None:
+    _alarm(request["seconds"])
+    try:
+        program = runtime._load_program(str(folder / "program.pte"), enable_etdump=True)
+        method, inputs = program.load_method("forward"), _take(folder / "in0.pt")
+        for _ in range(request["trace"]):
+            method(inputs)
+        program.write_etdump_result_to_file(str(folder / TRACE), str(folder / "unused"))
+        _write(answers, {"traced": True})
+    except Exception as e:
+        _write(answers, {"error": f"{type(e).__name__}: {e}"})
+    _alarm(0)
 
 
 def _load(runtime: Any, path: Path, method: str) -> tuple[Any, Any]:

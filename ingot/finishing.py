@@ -15,6 +15,7 @@ from ingot.errors import ArtefactError, MismatchError
 from ingot.lower import MAIN, lower_graph
 from ingot.plan.model import Plan
 from ingot.progress import Steps
+from ingot.ranges import Ranges
 from ingot.recipe import Recipe
 from ingot.targets.base import Target
 from ingot.verify import Evidence, verify_artefact
@@ -36,13 +37,17 @@ def lowered(
     evidence = replace(kept.pop(MAIN), others=kept)
     return Casting(
         target.name, done.pte, main.delegates, main.host_ops, main.io, plan, None, dict(steps.seconds),
-        (*program.notes, *plan.notes), performance, evidence=evidence,
+        (*program.notes, *plan.notes), performance, hosted=main.hosted, evidence=evidence,
     )  # fmt: skip
 
 
-def verified(casting: Casting, kept: list[Batch], steps: Steps, on_mismatch: str) -> Casting:
+def verified(
+    casting: Casting, kept: list[Batch], steps: Steps, on_mismatch: str, ranges: Ranges | None = None
+) -> Casting:
     with steps("verify"):
         check = _verify_or_keep(casting, kept, on_mismatch)
+    seen = replace(casting.evidence, ranges=ranges, batch=casting.evidence.program.flatten(kept[0]))
+    casting = replace(casting, evidence=seen)
     done = casting.checked(check, steps.seconds)
     if not check.passed and on_mismatch == "raise":
         raise _mismatch(done)

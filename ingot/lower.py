@@ -20,7 +20,7 @@ from ingot.cutting import cut_off
 from ingot.errors import IngotError, LowerError
 from ingot.graph import copied, drop_unused, has_symbols, output_nodes, value_of
 from ingot.layout import layouts, turning
-from ingot.lowered import delegates_of, host_ops_of, listening, tensor_info
+from ingot.lowered import delegates_of, host_ops_of, hosted_by, listening, mark_values, tensor_info
 from ingot.plan.model import Plan
 from ingot.retracing import quick
 from ingot.targets.base import Target
@@ -35,6 +35,7 @@ class Method:
     delegates: tuple[Delegate, ...]
     host_ops: tuple[HostOp, ...]
     io: Boundary
+    hosted: Mapping[str, str]  # by the name of a host op, the value that it computes
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,7 @@ def _exported(program: Program, quantized: GraphModule, plan: Plan, target: Targ
 def _method(program: Program, plan: Plan, target: Target, lowered: Any, reasons: dict[str, str]) -> Method:
     graph = lowered.graph_module
     delegates, host_ops = delegates_of(graph, target.finish(graph)), host_ops_of(graph, target, reasons)
-    return Method(delegates, host_ops, _boundary(program, plan, lowered))
+    return Method(delegates, host_ops, _boundary(program, plan, lowered), hosted_by(graph))
 
 
 def _stage(name: str, target: Target, work: Any) -> Any:
@@ -109,6 +110,7 @@ def _whole(program: Program, quantized: GraphModule, plan: Plan, target: Target)
     quantized = copied(quantized)
     cut_off(quantized, plan, program.module, target.owns)
     drop_unused(quantized)
+    mark_values(quantized)
     for node in quantized.graph.nodes:
         # Provenance is copied again at every re-tracing and grows each time; nothing after this reads it.
         node.meta.pop("from_node", None)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
@@ -14,6 +15,8 @@ from ingot.casting import Delegate, HostOp, TensorInfo
 from ingot.graph import source_of
 from ingot.layout import layout_of
 from ingot.targets.base import Files, Target, digest
+
+VALUE = "ingot_value"
 
 
 @contextlib.contextmanager
@@ -62,7 +65,31 @@ def _delegate(graph: GraphModule, node: Node, files: Mapping[str, Files]) -> Del
     inputs = tuple(tensor_info(a) for a in node.args[1:] if isinstance(a, Node))
     outputs = tuple(tensor_info(u) for u in node.users if u.op == "call_function")
     name = digest(lowered.processed_bytes)
-    return Delegate(lowered.backend_id, len(kinds), inputs, outputs, tuple(kinds), name, files.get(name, {}))
+    size, values = _bytes(lowered), tuple(dict.fromkeys(v for n in ops if (v := _value(n))))
+    kept = files.get(name, {})
+    return Delegate(lowered.backend_id, len(kinds), inputs, outputs, tuple(kinds), name, size, values, kept)
+
+
+def _bytes(lowered: Any) -> int:
+    named = getattr(lowered, "named_data_store_output", None)
+    return len(lowered.processed_bytes) + sum(len(b) for b in (named.buffers if named else ()))
+
+
+def mark_values(quantized: GraphModule) -> None:
+    """Each op carries the name of its value where the backend's own names for it are lost: through re-tracing."""
+    for node in quantized.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload):
+            node.meta["custom"] = {**(node.meta.get("custom") or {}), VALUE: node.name}
+
+
+def _value(node: Node) -> str | None:
+    return None if "quantize_per" in str(node.target) else (node.meta.get("custom") or {}).get(VALUE)
+
+
+def hosted_by(graph: GraphModule) -> dict[str, str]:
+    """By the name of each host op, the value of the program that it computes."""
+    nodes = [n for n in graph.graph.nodes if n.op == "call_function" and _is_host_op(n)]
+    return {n.name: value for n in nodes if (value := _value(n))}
 
 
 def tensor_info(node: Node) -> TensorInfo:

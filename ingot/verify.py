@@ -18,6 +18,7 @@ from ingot.compare import Comparison, measure
 from ingot.errors import InputError
 from ingot.exact import evaluate
 from ingot.localize import culprit_of
+from ingot.ranges import Ranges
 from ingot.recipe import Recipe
 from ingot.targets.base import Target
 
@@ -42,6 +43,8 @@ class Evidence:
     host_ops: tuple[HostOp, ...] = ()
     in_double: bool = True  # its quantized graph is evaluated so; a large model's weights would fill the memory
     others: Mapping[str, Evidence] = field(default_factory=dict)  # of further methods
+    ranges: Ranges | None = None  # what it was planned with, where that is known
+    batch: tuple[torch.Tensor, ...] | None = None  # one of those that it was checked on
 
 
 def verify_artefact(pte: bytes, evidence: Evidence, batches: Iterable[tuple[torch.Tensor, ...]]) -> Check:

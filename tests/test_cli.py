@@ -161,9 +161,11 @@ def test_several_targets(command: list[str], asked: dict[str, Any], tmp_path: Pa
 def test_report_is_escaped_and_self_contained(command: list[str], asked: dict[str, Any], tmp_path: Path) -> None:
     assert main([*command, "--report"]) == 0
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "no kernel for &lt;roll&gt;" in page
+    assert "no kernel for \\u003croll\\u003e" in page
     assert "<roll>" not in page
-    assert not any(outside in page for outside in ("http:", "https:", "<script", "src="))
+    assert not any(outside in page for outside in ("https:", "src=", "@import", "url("))
+    facts = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert json.loads(page.split('id="data">')[1].split("</script>")[0]) == facts
 
 
 def test_an_earlier_cast_is_replaced_and_foreign_files_stay(

@@ -87,6 +87,16 @@ def test_language_models(capsys: pytest.CaptureFixture[str]) -> None:
     assert "linear 4 32 " in capsys.readouterr().out
 
 
+def test_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = python_blocks(ROOT / "docs/reports.md")
+    exec(compile(code, "reports.md", "exec"), {})
+    said = capsys.readouterr().out
+    assert " dB (" in said
+    assert "Convolution" in said
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+
+
 def test_the_recipe_of_the_graphics_guide_is_the_examples() -> None:
     (toml,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/graphics.md").read_text(), re.S)
     shown, used = tomllib.loads(toml), tomllib.loads((ROOT / "examples/temporal.toml").read_text())

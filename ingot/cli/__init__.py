@@ -6,10 +6,11 @@ Exit codes: 0 done · 1 a bug in Ingot · 2 the command, the data, the model or 
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 
-from ingot.cli.output import INTERRUPTED, bug, calm, clean_stdout, fail, refuse, say
+from ingot.cli.output import INTERRUPTED, Answer, bug, calm, clean_stdout, fail, refuse, say
 from ingot.cli.parser import make_parser
 from ingot.errors import IngotError
 
@@ -21,9 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = make_parser().parse_args(args)
         with clean_stdout(), calm():
-            from ingot.cli import commands  # and with it torch, which takes seconds: not for --help
-
-            answer = commands.run(options)
+            answer = _run(options)
         return say(*answer, as_json)
     except SystemExit as e:  # --help and --version
         return int(e.code or 0)
@@ -33,3 +32,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return refuse(e, as_json)
     except Exception as e:
         return bug(e, as_json)
+
+
+def _run(options: argparse.Namespace) -> Answer:
+    if options.command in ("report", "compare"):  # they read what was saved
+        from ingot.cli import reports
+
+        return reports.run(options)
+    from ingot.cli import commands  # and with it torch, which takes seconds: not for --help
+
+    return commands.run(options)

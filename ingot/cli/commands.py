@@ -18,6 +18,7 @@ from ingot.errors import InputError
 from ingot.plan.model import Plan
 from ingot.progress import Progress
 from ingot.recipe import recipe_from
+from ingot.report.facts import facts_of, to_json
 from ingot.report.html import page
 from ingot.report.text import as_data, outputs, summary, verdict
 from ingot.targets import Availability
@@ -87,11 +88,12 @@ def _cast_answer(castings: Casting | Mapping[str, Casting], output: Path, report
 
 
 def _files(casting: Casting, report: bool) -> dict[str, bytes]:
-    facts = json.dumps(as_data(casting), indent=2, allow_nan=False) + "\n"
-    files = {"model.pte": casting.pte, "plan.json": casting.plan.to_json().encode(), "report.json": facts.encode()}
+    facts = facts_of(casting)
+    written = {"plan.json": casting.plan.to_json(), "report.json": to_json(facts)}
+    files = {"model.pte": casting.pte, **{name: text.encode() for name, text in written.items()}}
     for number, delegate in enumerate(casting.delegates, 1):
         files |= {f"delegate-{number}-{name}": data for name, data in delegate.files.items()}
-    return {**files, "report.html": page(casting).encode()} if report else files
+    return {**files, "report.html": page(facts).encode()} if report else files
 
 
 def plan(options: argparse.Namespace) -> Answer:

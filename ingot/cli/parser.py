@@ -24,7 +24,7 @@ def make_parser() -> Parser:
     parser = Parser(prog="ingot", description=about, epilog=EXIT_CODES)
     parser.add_argument("--version", action="version", version=f"ingot {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (_cast, _plan, _why, _diff, _verify, _run, _generate, _targets, _demo):
+    for add in (_cast, _plan, _why, _diff, _report, _compare, _verify, _run, _generate, _targets, _demo):
         add(commands)
     return parser
 
@@ -60,6 +60,21 @@ def _diff(commands: Any) -> None:
     parser = _command(commands, "diff", "what differs between two plans")
     parser.add_argument("first", type=Path, help="a plan.json, or the folder of a cast")
     parser.add_argument("second", type=Path, help="another one")
+
+
+def _report(commands: Any) -> None:
+    parser = _command(commands, "report", "the page of a cast, from what it saved")
+    parser.add_argument("folder", type=Path, help="the folder of a cast")
+    parser.add_argument(
+        "-o", "--output", type=Path, metavar="FILE", help="where to (default: report.html in the folder)"
+    )
+
+
+def _compare(commands: Any) -> None:
+    parser = _command(commands, "compare", "two castings side by side: delegates, size, error, time, plan")
+    parser.add_argument("first", type=Path, help="the folder of a cast")
+    parser.add_argument("second", type=Path, help="another one: another target, another recipe")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a page too")
 
 
 def _verify(commands: Any) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
@@ -96,15 +96,28 @@ class Plan:
     def by_slot(self) -> dict[Slot, Decision]:
         return {d.slot: d for d in self.decisions}
 
+    @cached_property
+    def _made(self) -> dict[str, list[Decision]]:
+        return _grouped((d.slot.node, d) for d in self.decisions)
+
+    @cached_property
+    def _read(self) -> dict[str, list[Decision]]:
+        return _grouped((d.reads, d) for d in self.decisions if d.reads is not None)
+
+    def decision(self, node: str, operand: int | None = None) -> Decision | None:
+        return self.by_slot.get(Slot(node, operand))
+
     def storage(self, node: str, operand: int | None = None) -> Storage | None:
-        decision = self.by_slot.get(Slot(node, operand))
+        decision = self.decision(node, operand)
         return decision.storage if decision else None
+
+    def knows(self, name: str) -> bool:
+        return name in self._made or name in self._read
 
     def why(self, name: str) -> str:
         """Everything that was decided about a value: as it is made, and as each reader takes it."""
-        made = [d for d in self.decisions if d.slot.node == name]
-        read = [d for d in self.decisions if d.reads == name]
-        if not made and not read:
+        made, read = self._made.get(name, ()), self._read.get(name, ())
+        if not self.knows(name):
             known = {d.slot.node for d in self.decisions}
             raise PlanError(f"the plan has no value '{name}'", hint=nearest(name, known))
         lines = [line for d in made for line in _lines(d)] + self._shifted(name)
@@ -117,8 +130,7 @@ class Plan:
 
     def diff(self, other: Plan) -> str:
         """The slots and biases that differ, one line each; empty when the plans store everything alike."""
-        slots = sorted(self.by_slot.keys() | other.by_slot.keys(), key=str)
-        stored = [_difference(s, self.by_slot.get(s), other.by_slot.get(s)) for s in slots if self._differs(s, other)]
+        stored = [f"{slot}: {mine} -> {theirs}" for slot, mine, theirs in self.differences(other)]
         moved = sorted(n for n in {*self.shifts, *other.shifts} if self.shifts.get(n) != other.shifts.get(n))
         turned = sorted({*self.channels_last} ^ {*other.channels_last})
         told = [
@@ -126,6 +138,12 @@ class Plan:
             *(f"{name}: another layout" for name in turned),
         ]
         return "\n".join([*stored, *told])
+
+    def differences(self, other: Plan) -> list[tuple[str, str, str]]:
+        """The slots that are stored otherwise: their names, what is stored here and what there."""
+        slots = sorted(self.by_slot.keys() | other.by_slot.keys(), key=str)
+        pairs = [(s, self.by_slot.get(s), other.by_slot.get(s)) for s in slots if self._differs(s, other)]
+        return [(str(s), _stored(mine), _stored(theirs)) for s, mine, theirs in pairs]
 
     def _differs(self, slot: Slot, other: Plan) -> bool:
         mine, theirs = self.by_slot.get(slot), other.by_slot.get(slot)
@@ -152,17 +170,21 @@ class Plan:
         return iter(self.decisions)
 
 
+def _grouped(pairs: Iterable[tuple[str, Decision]]) -> dict[str, list[Decision]]:
+    found: dict[str, list[Decision]] = {}
+    for name, decision in pairs:
+        found.setdefault(name, []).append(decision)
+    return found
+
+
 def _lines(d: Decision) -> Iterator[str]:
     what = str(d.storage) if d.storage else "float"
     yield f"{d.slot} ({d.op}, {d.source}): {what} — {d.rule}"
     yield from (f"    {b}" for b in d.because)
 
 
-def _difference(slot: Slot, mine: Decision | None, theirs: Decision | None) -> str:
-    def text(d: Decision | None) -> str:
-        return "absent" if d is None else str(d.storage) if d.storage else "float"
-
-    return f"{slot}: {text(mine)} -> {text(theirs)}"
+def _stored(d: Decision | None) -> str:
+    return "absent" if d is None else str(d.storage) if d.storage else "float"
 
 
 def _decision(data: dict[str, Any]) -> Decision:

@@ -99,6 +99,7 @@ class Target:
     # Sees the partitioned graph before it is written: takes aside, by the digest of a delegate's payload, the files
     # that its compiler was given or left, and tidies up.
     finish: Callable[[Any], Mapping[str, Files]] = lambda graph: {}
+    trace: Callable[[bytes, Batch, int], bytes] | None = None  # some runs of a program under the runtime's profiler
     performance: Callable[[Files], Any] = lambda files: None  # what the compiler estimates of one delegate
     # (folder, program, inputs as they lie in memory by batch, shaders of other backends): a scenario to run elsewhere.
     scenario: Callable[..., Any] | None = None

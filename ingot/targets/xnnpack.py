@@ -198,6 +198,12 @@ def run(
     return execute(pte, batches, beside, limits["timeout"]) if beside else run_pte(pte, batches, **limits)
 
 
+def trace(pte: bytes, batch: Any, runs: int) -> bytes:
+    from ingot.child import trace_pte
+
+    return trace_pte(pte, batch, runs)
+
+
 # Advice only, nothing depends on it: what a person would write instead.
 GARBAGE = "it has no kernel for float activations with integer weights, and takes the codes for float numbers"
 HINTS = {
@@ -255,6 +261,7 @@ XNNPACK = Target(
     rules=rules,
     partitioners=partitioners,
     run=run,
+    trace=trace,
     executed_on=lambda: "ExecuTorch runtime, XNNPACK delegate, in a child process",
     prices=Prices({"int8": 1.0, "float": 3.0}),
     answers_at_once=True,
