@@ -18,6 +18,7 @@ _PUBLIC = {
     "lower": "ingot.api",
     "train": "ingot.api",
     "verify": "ingot.api",
+    "localize": "ingot.api",
     "targets": "ingot.api",
     "Program": "ingot.capture",
     "Ranges": "ingot.ranges",
@@ -28,6 +29,7 @@ _PUBLIC = {
     "Training": "ingot.qat",
     "Casting": "ingot.casting",
     "Check": "ingot.casting",
+    "Finding": "ingot.localize.finding",
     "IngotError": "ingot.errors",
     "InputError": "ingot.errors",
     "CaptureError": "ingot.errors",
@@ -43,6 +45,7 @@ __all__ = [*_PUBLIC, "__version__"]
 if TYPE_CHECKING:
     from ingot.api import capture as capture
     from ingot.api import cast as cast
+    from ingot.api import localize as localize
     from ingot.api import lower as lower
     from ingot.api import plan as plan
     from ingot.api import record as record
@@ -60,6 +63,7 @@ if TYPE_CHECKING:
     from ingot.errors import MismatchError as MismatchError
     from ingot.errors import PlanError as PlanError
     from ingot.errors import TargetError as TargetError
+    from ingot.localize.finding import Finding as Finding
     from ingot.plan.model import Plan as Plan
     from ingot.qat import Training as Training
     from ingot.ranges import Ranges as Ranges

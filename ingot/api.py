@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -12,9 +14,11 @@ import torch
 from ingot.capture import Program, restore_state
 from ingot.capture import capture as _capture
 from ingot.casting import Casting, Check
-from ingot.errors import ArtefactError, InputError, MismatchError, PlanError
+from ingot.errors import ArtefactError, IngotError, InputError, MismatchError, PlanError
 from ingot.layout import images_of, laid_out
 from ingot.legalize import legalized
+from ingot.localize.finding import Finding
+from ingot.localize.verdict import find as find_error
 from ingot.lower import lower_graph
 from ingot.plan.model import Plan
 from ingot.plan.solve import solve, solve_each, unquantized
@@ -231,11 +235,31 @@ def _lowered(
 
 def verify(casting: Casting, batches: Iterable[Any]) -> Check:
     """Execute the artefact on `batches` and compare it with the float model and with its own quantized graph."""
+    chosen = list(islice(batches, casting.evidence.recipe.verify_batches))
+    check = run_and_compare(casting, chosen)
+    if check.passed or not _left_its_graph(check, casting.evidence.recipe):
+        return check
+    with suppress(IngotError):  # the check stands, wherever the error starts
+        check = replace(check, culprit=localize(casting, chosen).culprit or check.culprit)
+    return check
+
+
+def run_and_compare(casting: Casting, batches: Iterable[Any]) -> Check:
+    """The check of verify(), with no more said of a culprit than the graphs tell."""
     evidence = casting.evidence
     try:
         return verify_artefact(casting.pte, evidence, (evidence.program.flatten(b) for b in batches))
     except ArtefactError as e:
         raise _missing_kernel(e, casting) or e from e.__cause__
+
+
+def _left_its_graph(check: Check, recipe: Recipe) -> bool:
+    return any(o.problem is not None and o.faithful_db < recipe.min_faithful_db for o in check.outputs)
+
+
+def localize(casting: Casting, batches: Iterable[Any]) -> Finding:
+    """Where the error starts, value by value, and whose it is: rounding's, the backend's or the file's."""
+    return find_error(casting, [casting.evidence.program.flatten(b) for b in batches])
 
 
 def _missing_kernel(error: ArtefactError, casting: Casting) -> ArtefactError | None:
