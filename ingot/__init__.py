@@ -19,6 +19,7 @@ _PUBLIC = {
     "train": "ingot.api",
     "verify": "ingot.api",
     "localize": "ingot.api",
+    "reduce": "ingot.reduce.road",
     "targets": "ingot.api",
     "Program": "ingot.capture",
     "Ranges": "ingot.ranges",
@@ -30,6 +31,7 @@ _PUBLIC = {
     "Casting": "ingot.casting",
     "Check": "ingot.casting",
     "Finding": "ingot.localize.finding",
+    "Reduction": "ingot.reduce.road",
     "IngotError": "ingot.errors",
     "InputError": "ingot.errors",
     "CaptureError": "ingot.errors",
@@ -68,6 +70,8 @@ if TYPE_CHECKING:
     from ingot.qat import Training as Training
     from ingot.ranges import Ranges as Ranges
     from ingot.recipe import Recipe as Recipe
+    from ingot.reduce.road import Reduction as Reduction
+    from ingot.reduce.road import reduce as reduce
     from ingot.scopes import Scope as Scope
     from ingot.scopes import Spec as Spec
 

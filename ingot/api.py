@@ -237,7 +237,7 @@ def verify(casting: Casting, batches: Iterable[Any]) -> Check:
     """Execute the artefact on `batches` and compare it with the float model and with its own quantized graph."""
     chosen = list(islice(batches, casting.evidence.recipe.verify_batches))
     check = run_and_compare(casting, chosen)
-    if check.passed or not _left_its_graph(check, casting.evidence.recipe):
+    if check.passed or not left_its_graph(check, casting.evidence.recipe):
         return check
     with suppress(IngotError):  # the check stands, wherever the error starts
         check = replace(check, culprit=localize(casting, chosen).culprit or check.culprit)
@@ -253,7 +253,8 @@ def run_and_compare(casting: Casting, batches: Iterable[Any]) -> Check:
         raise _missing_kernel(e, casting) or e from e.__cause__
 
 
-def _left_its_graph(check: Check, recipe: Recipe) -> bool:
+def left_its_graph(check: Check, recipe: Recipe) -> bool:
+    """It failed, and not by rounding alone."""
     return any(o.problem is not None and o.faithful_db < recipe.min_faithful_db for o in check.outputs)
 
 
@@ -303,10 +304,13 @@ def _mismatch(casting: Casting) -> MismatchError:
     check = casting.check
     assert check is not None
     bad = [f"{o.name}: {o.problem}" for o in check.outputs if o.problem]
+    strayed = left_its_graph(check, casting.evidence.recipe)
+    hint = "read plan.why() of that value, give more calibration data, or inspect it with on_mismatch='keep'"
+    reduced = "cut it down with ingot.reduce(…) or `ingot localize … --reduce repro.py`, and report that to the backend"
     return MismatchError(
         f"the {casting.target} artefact is wrong",
         check=check,
         where=check.culprit,
         why="; ".join(bad),
-        hint="read plan.why() of that value, give more calibration data, or inspect it with on_mismatch='keep'",
+        hint=reduced if strayed else hint,
     )

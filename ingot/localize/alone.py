@@ -1,4 +1,4 @@
-"""One op of the artefact against the same op of the graph, both given what the artefact's op read: whose error is it?"""
+"""One op of the artefact against the same op of the graph, both given what the artefact's op read."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ class ValueCheck:
     name: str
     op: str
     source: str
-    stored: str  # "int8", "int16", "float"
+    stored: str  # "int8", "int16", "float", or "fused": it is never stored, a kernel passes it on
     graph_db: float | None  # quantized graph against the float program: rounding
     artefact_db: float | None = None  # artefact against the quantized graph: the backend
     steps: float | None = None  # the largest difference between those two, in steps of how the value is stored

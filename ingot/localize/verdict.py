@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 
 import torch
@@ -109,7 +110,7 @@ def _advice(search: Search, name: str) -> str:
     storage, formats = search.plan.storage(name), search.evidence.target.formats
     now = storage.dtype if storage else "int8"
     wider = "int16" if "int16" in formats and now == "int8" else "float"
-    return f'try scopes = [{{ name = "{name}", precision = "{wider}" }}] in a recipe, or look at its range with `ingot why`'
+    return f'try scopes = [{{ name = "{name}", precision = "{wider}" }}] in a recipe, or read `ingot why` of it'
 
 
 def _place(node: Node) -> str:
@@ -132,12 +133,12 @@ def _table(search: Search, errors: dict[str, float]) -> tuple[ValueCheck, ...]:
 
 def _row(search: Search, name: str, graph_db: float | None) -> ValueCheck:
     node, storage, value = search.nodes[name], search.plan.storage(name), search.seen.get(name)
-    row = ValueCheck(name, str(node.target), source_of(node), storage.dtype if storage else "float", graph_db)
+    stored = storage.dtype if storage else "float" if name in search.taps else "fused"
+    row = ValueCheck(name, str(node.target), source_of(node), stored, graph_db)
     if value is None:
         return row
     flat = [torch.cat([t.double().reshape(-1) for t in side]) for side in (value.graph, value.made)]
-    db = measure(value.graph, value.made).sqnr_db
-    return ValueCheck(row.name, row.op, row.source, row.stored, graph_db, db, steps(storage, *flat))
+    return replace(row, artefact_db=measure(value.graph, value.made).sqnr_db, steps=steps(storage, *flat))
 
 
 def _notes(search: Search, casting: Casting) -> tuple[str, ...]:
