@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from itertools import islice
 from typing import Any
@@ -247,10 +247,8 @@ def verify(casting: Casting, batches: Iterable[Any]) -> Check:
 def run_and_compare(casting: Casting, batches: Iterable[Any]) -> Check:
     """The check of verify(), with no more said of a culprit than the graphs tell."""
     evidence = casting.evidence
-    try:
+    with _naming_kernels(casting):
         return verify_artefact(casting.pte, evidence, (evidence.program.flatten(b) for b in batches))
-    except ArtefactError as e:
-        raise _missing_kernel(e, casting) or e from e.__cause__
 
 
 def left_its_graph(check: Check, recipe: Recipe) -> bool:
@@ -260,7 +258,17 @@ def left_its_graph(check: Check, recipe: Recipe) -> bool:
 
 def localize(casting: Casting, batches: Iterable[Any]) -> Finding:
     """Where the error starts, value by value, and whose it is: rounding's, the backend's or the file's."""
-    return find_error(casting, [casting.evidence.program.flatten(b) for b in batches])
+    flat = [casting.evidence.program.flatten(b) for b in batches]
+    with _naming_kernels(casting):
+        return find_error(casting, flat)
+
+
+@contextmanager
+def _naming_kernels(casting: Casting) -> Iterator[None]:
+    try:
+        yield
+    except ArtefactError as e:
+        raise _missing_kernel(e, casting) or e from e.__cause__
 
 
 def _missing_kernel(error: ArtefactError, casting: Casting) -> ArtefactError | None:

@@ -18,8 +18,8 @@ from ingot import backends
 from ingot.cli import main
 from ingot.localize.search import spread
 from ingot.plan.model import Slot
-from tests.test_backends import takes
 from tests.test_backends import run as run_sharpen
+from tests.test_backends import takes
 
 IMAGES = [(torch.randn(1, 3, 12, 12, generator=torch.Generator().manual_seed(i)),) for i in range(4)]
 
@@ -31,8 +31,8 @@ class Net(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.middle = middle
-        self.before = nn.ModuleList(nn.Conv2d(3 if i == 0 else 8, 8, 3, padding=1) for i in range(3))
-        self.after = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1) for _ in range(3))
+        self.before = nn.ModuleList(nn.Conv2d(3 if i == 0 else 8, 8, 3, padding=1, bias=False) for i in range(3))
+        self.after = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1, bias=False) for _ in range(3))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for conv in self.before:
@@ -108,7 +108,7 @@ def test_a_plan_that_is_too_coarse() -> None:
     program = ingot.capture(Net(nn.Identity()).eval(), IMAGES[0])
     plan = ingot.plan(program, ingot.record(program, IMAGES), "xnnpack")
     spoilt = tuple(
-        dataclasses.replace(d, storage=dataclasses.replace(d.storage, scale=d.storage.scale * 60))
+        dataclasses.replace(d, storage=dataclasses.replace(d.storage, scale=d.storage.scale * 150))
         if d.slot == Slot("relu_1") or d.reads == "relu_1"
         else d
         for d in plan
@@ -156,8 +156,8 @@ def test_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     found = json.loads(capsys.readouterr().out)
     assert found["value"] == "upsample_bilinear2d"
     assert {"graph_db", "artefact_db", "steps"} <= found["values"][0].keys()
-    Path("net.py").write_text(FILE.format(middle="torch.relu"))
-    assert main(["localize", "net.py:build", "--target", "xnnpack"]) == 0
+    Path("fine.py").write_text(FILE.format(middle="torch.relu"))
+    assert main(["localize", "fine.py:build", "--target", "xnnpack"]) == 0
     said = capsys.readouterr().out
     assert "nothing is wrong" in said
     assert "float ↔ graph" in said

@@ -12,7 +12,7 @@ from ingot.compare import sqnr
 from ingot.exact import evaluate
 from ingot.extract import extracted, inputs_of
 from ingot.graph import output_nodes
-from ingot.localize.search import Search
+from ingot.localize.search import Search, spread
 from ingot.localize.tapping import stored_by
 from ingot.plan.model import Storage
 
@@ -35,17 +35,30 @@ class Alone:
         return f"{self.db:.1f} dB apart" if self.steps is None else f"off by up to {self.steps:.0f} steps"
 
 
-def alone(search: Search, name: str) -> Alone | None:
-    """None where not everything that it reads could be looked at, or where the program keeps state."""
-    before, evidence = search.parents(name), search.evidence
-    if evidence.program.state or any(n not in search.seen for n in before):
-        return None
-    points = {_point(search, n): n for n in before}
-    part = extracted(evidence.quantized, points, [_end(search, name)])
-    wanted = evaluate(part, _fed(search, part, points), ties_up=evidence.target.ties_up)
-    flat = [
-        torch.cat([t.double().reshape(-1) for t in side]) for side in ([w[0] for w in wanted], search.seen[name].made)
-    ]
+def first_wrong(search: Search) -> tuple[str, Alone]:
+    """The value that is furthest from what the graph makes of the artefact's own values before it; ever closer.
+
+    What comes before and after does not count, so an error that shrinks or grows on its way is found where it starts.
+    """
+    candidates = list(search.seen)
+    while True:
+        apart = {n: alone(search, n) for n in sorted(candidates, key=search.order.__getitem__)}
+        name = min(apart, key=lambda n: apart[n].db)
+        inside = search.inside(name)
+        if not inside:
+            return name, apart[name]
+        chosen = spread(inside)
+        search.look(chosen)
+        candidates = [*chosen, name]
+
+
+def alone(search: Search, name: str) -> Alone:
+    """One value, from the nearest before it that were seen."""
+    points = {_point(search, n): n for n in search.before(name)}
+    part = extracted(search.evidence.quantized, points, [_end(search, name)])
+    wanted = evaluate(part, _fed(search, part, points), ties_up=search.evidence.target.ties_up)
+    sides = [w[0] for w in wanted], search.seen[name].made[: len(wanted)]
+    flat = [torch.cat([t.double().reshape(-1) for t in side]) for side in sides]
     return Alone(steps(search.plan.storage(name), *flat), sqnr(*flat))
 
 
@@ -53,7 +66,7 @@ def steps(storage: Storage | None, wanted: torch.Tensor, made: torch.Tensor) -> 
     """The largest difference in steps of the storage; None where it is float."""
     if storage is None or not isinstance(storage.scale, float):
         return None
-    return float((wanted - made).abs().max()) / storage.scale if wanted.numel() else 0.0
+    return round(float((wanted - made).abs().max()) / storage.scale, 3) if wanted.numel() else 0.0
 
 
 def _end(search: Search, name: str) -> Node:
@@ -82,4 +95,6 @@ def _fed(search: Search, part: GraphModule, points: dict[Node, str]) -> list[tup
             return search.batches[i][places[node]]
         return encode([search.seen[points[node]].made[i]], [search.plan.storage(points[node])])[0]
 
-    return [tuple(value(n, i) for n in reads) for i in range(len(search.batches))]
+    # With state only the first batch begins where the graph does.
+    count = 1 if search.evidence.program.state else len(search.batches)
+    return [tuple(value(n, i) for n in reads) for i in range(count)]

@@ -12,7 +12,7 @@ from ingot.casting import Casting
 from ingot.compare import measure
 from ingot.errors import InputError
 from ingot.graph import source_of
-from ingot.localize.alone import Alone, alone, steps
+from ingot.localize.alone import alone, first_wrong, steps
 from ingot.localize.finding import Finding, ValueCheck
 from ingot.localize.graphs import coarsest, error_along, told
 from ingot.localize.search import Search, spread, strays
@@ -33,8 +33,11 @@ def find(casting: Casting, batches: Batches) -> Finding:
     errors = error_along(evidence.program, evidence.quantized, chosen[0])
     worst = coarsest(evidence.program, errors)
     search.look(spread(list(search.taps)))
-    wrong = [n for n, v in outputs.items() if strays(evidence, v)] or [n for n in search.seen if search.strays(n)]
-    kind, sentence, value = _strayed(search, wrong[0]) if wrong else _rounded(search, outputs, errors, worst)
+    wrong = [n for n, v in outputs.items() if strays(evidence, v)]
+    if wrong and not search.strays(wrong[0]):
+        kind, sentence, value = _gone(search, wrong[0])
+    else:
+        kind, sentence, value = _backend(search, bool(wrong)) or _rounded(search, outputs, errors, worst)
     return Finding(
         casting.target, evidence.target.executed_on(), kind, sentence, _culprit(search, kind, value, errors), value,
         _table(search, errors), worst.name if worst else None, value if kind == "backend" else None, search.lowerings,
@@ -51,17 +54,21 @@ def _outputs(pte: bytes, evidence: Evidence, batches: Batches) -> dict[str, Seen
     return {n: Seen(*([batch[i] for batch in run] for run in runs)) for i, n in enumerate(names)}
 
 
-def _strayed(search: Search, wrong: str) -> Verdict:
-    """The artefact does not compute its graph; an output may hide that, by averaging."""
-    if not search.strays(wrong):
-        return _gone(search, wrong)
-    first = search.first(wrong)
-    search.look([*search.parents(first), *([first] if first in search.taps else [])])  # together, in one program
-    apart, place = alone(search, first), _place(search.nodes[first])
-    if apart is not None and not apart.differs:
-        return "rounding", _amplified(search, first, apart), first
-    said = f"given the same numbers it is {apart}" if apart else "what it reads is right"
-    return "backend", f"the backend computes {place} otherwise than the quantized graph says: {said}", first
+def _backend(search: Search, failed: bool) -> Verdict | None:
+    """An op that is not what the graph says; outputs that average may hide it."""
+    if not failed and all(_is_near(search, n) for n in search.seen):
+        return None
+    name, apart = first_wrong(search)
+    if not apart.differs:
+        return None
+    said = f"given the same numbers it is {apart}"
+    place = _place(search.nodes[name])
+    return "backend", f"the backend computes {place} otherwise than the quantized graph says: {said}", name
+
+
+def _is_near(search: Search, name: str) -> bool:
+    apart = alone(search, name)
+    return not apart.differs or apart.db >= search.evidence.recipe.min_faithful_db
 
 
 def _gone(search: Search, wrong: str) -> Verdict:
@@ -78,18 +85,10 @@ def _gone(search: Search, wrong: str) -> Verdict:
     )
 
 
-def _amplified(search: Search, name: str, apart: Alone) -> str:
-    place = _place(search.nodes[name])
-    return (
-        f"rounding: at {place} small differences become large ones; the backend computes it as the graph says "
-        f"({apart} when given the same numbers); {_advice(search, name)}"
-    )
-
-
 def _rounded(search: Search, outputs: dict[str, Seen], errors: dict[str, float], worst: Node | None) -> Verdict:
-    """The artefact is its graph; how far is that from the float program?"""
+    """Every op is what the graph says; how far is that from the float program?"""
     bar = search.evidence.recipe.min_sqnr_db
-    bad = [n for n, v in outputs.items() if (m := measure(v.wanted, v.made)).fault or not m.sqnr_db >= bar]
+    bad = [n for n, v in outputs.items() if strays(search.evidence, v) or _is_far(v, bar)]
     if worst is None:
         return "none", "the artefact computes its quantized graph, and nothing in that is rounded", None
     place, db = _place(worst), errors[worst.name]
@@ -103,6 +102,11 @@ def _rounded(search: Search, outputs: dict[str, Seen], errors: dict[str, float],
         f"nothing is wrong: the artefact computes its quantized graph; rounding costs most at {place}, {db:.1f} dB"
     )
     return "none", sentence, worst.name
+
+
+def _is_far(output: Seen, bar: float) -> bool:
+    apart = measure(output.wanted, output.made)
+    return apart.fault is not None or not apart.sqnr_db >= bar
 
 
 def _advice(search: Search, name: str) -> str:
