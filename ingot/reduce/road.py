@@ -52,7 +52,7 @@ class _Trials:
 
     wanted: Failure
     budget: Budget
-    on_trial: Callable[[int], None]
+    on_trial: Callable[[int], None] | None
     best: Case
     tried: dict[str, bool] = field(default_factory=dict)
 
@@ -62,7 +62,8 @@ class _Trials:
         text = f"{code_of(case)} {case.recipe} {[[tuple(x.shape) for x in b] for b in case.batches]}"
         if text not in self.tried:
             self.budget.spend()
-            self.on_trial(self.budget.trials)
+            if self.on_trial:
+                self.on_trial(self.budget.trials)
             self.tried[text] = self.wanted.same(tried(case))
         if self.tried[text]:
             self.best = case
@@ -86,7 +87,7 @@ def reduce(
     recipe: Any = None,
     budget: float = 300,
     setup: str = "",
-    on_trial: Callable[[int], None] = lambda n: None,
+    on_trial: Callable[[int], None] | None = None,
 ) -> Reduction:
     """Cut a model whose cast fails down to the smallest that fails alike, and write it as a file that runs by itself.
 
