@@ -13,7 +13,7 @@ import ingot
 
 HEAD = """# API reference
 
-Made from the code by `python docs/make_api.py`; what is here is the public contract. What a recipe may say is in [recipes](recipes.md).
+Made from the code by `python docs/make_api.py`: the public contract. What a recipe may say is in [recipes](recipes.md).
 """
 
 

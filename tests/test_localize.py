@@ -27,12 +27,12 @@ IMAGES = [(torch.randn(1, 3, 12, 12, generator=torch.Generator().manual_seed(i))
 class Net(nn.Module):
     """A chain of convolutions with something in the middle, and a branch around it."""
 
-    def __init__(self, middle: Any) -> None:
+    def __init__(self, middle: Any, depth: int = 3) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.middle = middle
-        self.before = nn.ModuleList(nn.Conv2d(3 if i == 0 else 8, 8, 3, padding=1, bias=False) for i in range(3))
-        self.after = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1, bias=False) for _ in range(3))
+        self.before = nn.ModuleList(nn.Conv2d(3 if i == 0 else 8, 8, 3, padding=1, bias=False) for i in range(depth))
+        self.after = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1, bias=False) for _ in range(depth))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for conv in self.before:

@@ -19,7 +19,7 @@ from tests.test_localize import FILE, IMAGES, Net, sharpened, stretched, wrong_b
 
 
 def reduce(middle: Any, path: Path, **options: Any) -> ingot.Reduction:
-    return ingot.reduce(Net(middle).eval(), IMAGES[0], path, target="xnnpack", calibration=IMAGES, **options)
+    return ingot.reduce(Net(middle, depth=2).eval(), IMAGES[0], path, target="xnnpack", calibration=IMAGES, **options)
 
 
 def folded(x: torch.Tensor) -> torch.Tensor:
@@ -47,6 +47,7 @@ def test_a_real_failure(middle: Any, error: str, op: str, most: int, tmp_path: P
     assert error in done.output
 
 
+@pytest.mark.slow
 def test_backends_of_ones_own(wrong_backend: str, tmp_path: Path) -> None:  # noqa: F811
     """What registers them is at the top of the file; demands that the failure does not need are not in it."""
     recipe = {"beside": [wrong_backend], "correct_biases": False}
