@@ -14,7 +14,7 @@ import torch
 from ingot.capture import Program, restore_state
 from ingot.capture import capture as _capture
 from ingot.casting import Casting, Check
-from ingot.errors import ArtefactError, IngotError, InputError, MismatchError, PlanError
+from ingot.errors import ArtefactError, InputError, MismatchError, PlanError
 from ingot.layout import images_of, laid_out
 from ingot.legalize import legalized
 from ingot.localize.finding import Finding
@@ -239,7 +239,7 @@ def verify(casting: Casting, batches: Iterable[Any]) -> Check:
     check = run_and_compare(casting, chosen)
     if check.passed or not left_its_graph(check, casting.evidence.recipe):
         return check
-    with suppress(IngotError):  # the check stands, wherever the error starts
+    with suppress(Exception):  # the check stands, whatever happens while looking for where the error starts
         check = replace(check, culprit=localize(casting, chosen).culprit or check.culprit)
     return check
 

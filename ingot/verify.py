@@ -80,10 +80,13 @@ def run_graph(
 def run_quantized(evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]]) -> list[list[torch.Tensor]]:
     """In double precision; in float32 where the graph writes state, or has an op that takes float32 only."""
     module, state = evidence.quantized, evidence.program.state
-    if not state:
-        with suppress(RuntimeError, NotImplementedError, AssertionError):
-            return [tensors_of(o) for o in evaluate(module, batches, ties_up=evidence.target.ties_up)]
-    return run_graph(module, batches, state)
+    return run_graph(module, batches, state) if state else run_exactly(module, batches, evidence.target.ties_up)
+
+
+def run_exactly(module: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], ties_up: bool) -> Runs:
+    with suppress(RuntimeError, NotImplementedError, AssertionError):
+        return [tensors_of(o) for o in evaluate(module, batches, ties_up=ties_up)]
+    return run_graph(module, batches, {})
 
 
 def tensors_of(outputs: Any) -> list[torch.Tensor]:

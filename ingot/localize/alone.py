@@ -9,12 +9,12 @@ from torch.fx import GraphModule, Node
 
 from ingot.boundary import encode
 from ingot.compare import sqnr
-from ingot.exact import evaluate
 from ingot.extract import extracted, inputs_of
 from ingot.graph import output_nodes
 from ingot.localize.search import Search, spread
 from ingot.localize.tapping import stored_by
 from ingot.plan.model import Storage
+from ingot.verify import run_exactly
 
 ONE_STEP = 1.5  # integer kernels may differ from the graph by one step, at a tie
 FLOAT_KERNEL_DB = 60.0  # float kernels sum in other orders; what is further apart computes something else
@@ -56,7 +56,7 @@ def alone(search: Search, name: str) -> Alone:
     """One value, from the nearest before it that were seen."""
     points = {_point(search, n): n for n in search.before(name)}
     part = extracted(search.evidence.quantized, points, [_end(search, name)])
-    wanted = evaluate(part, _fed(search, part, points), ties_up=search.evidence.target.ties_up)
+    wanted = run_exactly(part, _fed(search, part, points), search.evidence.target.ties_up)
     sides = [w[0] for w in wanted], search.seen[name].made[: len(wanted)]
     flat = [torch.cat([t.double().reshape(-1) for t in side]) for side in sides]
     return Alone(steps(search.plan.storage(name), *flat), sqnr(*flat))
