@@ -18,6 +18,8 @@ _PUBLIC = {
     "lower": "ingot.api",
     "train": "ingot.api",
     "verify": "ingot.api",
+    "localize": "ingot.api",
+    "reduce": "ingot.reduce.road",
     "targets": "ingot.api",
     "Program": "ingot.capture",
     "Ranges": "ingot.ranges",
@@ -28,6 +30,8 @@ _PUBLIC = {
     "Training": "ingot.qat",
     "Casting": "ingot.casting",
     "Check": "ingot.casting",
+    "Finding": "ingot.localize.finding",
+    "Reduction": "ingot.reduce.road",
     "IngotError": "ingot.errors",
     "InputError": "ingot.errors",
     "CaptureError": "ingot.errors",
@@ -43,6 +47,7 @@ __all__ = [*_PUBLIC, "__version__"]
 if TYPE_CHECKING:
     from ingot.api import capture as capture
     from ingot.api import cast as cast
+    from ingot.api import localize as localize
     from ingot.api import lower as lower
     from ingot.api import plan as plan
     from ingot.api import record as record
@@ -60,10 +65,13 @@ if TYPE_CHECKING:
     from ingot.errors import MismatchError as MismatchError
     from ingot.errors import PlanError as PlanError
     from ingot.errors import TargetError as TargetError
+    from ingot.localize.finding import Finding as Finding
     from ingot.plan.model import Plan as Plan
     from ingot.qat import Training as Training
     from ingot.ranges import Ranges as Ranges
     from ingot.recipe import Recipe as Recipe
+    from ingot.reduce.road import Reduction as Reduction
+    from ingot.reduce.road import reduce as reduce
     from ingot.scopes import Scope as Scope
     from ingot.scopes import Spec as Spec
 

@@ -12,9 +12,10 @@ from ingot.capture import Program, restore_state
 from ingot.capture import capture as _capture
 from ingot.casting import Casting, Check
 from ingot.errors import InputError, PlanError
-from ingot.finishing import check_of, lowered, verified
+from ingot.finishing import check_of, localized, lowered, verified
 from ingot.layout import images_of, laid_out
 from ingot.legalize import legalized
+from ingot.localize.finding import Finding
 from ingot.plan.model import Plan
 from ingot.plan.solve import solve, solve_each, unquantized
 from ingot.plan.validate import validate, with_biases
@@ -178,6 +179,11 @@ def _lower(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> Castin
 def verify(casting: Casting, batches: Iterable[Any]) -> Check:
     """Execute the artefact on `batches` and compare it with the float model and with its own quantized graph."""
     return check_of(casting, batches)
+
+
+def localize(casting: Casting, batches: Iterable[Any]) -> Finding:
+    """Where the error starts, value by value, and whose it is: rounding's, the backend's or the file's."""
+    return localized(casting, batches)
 
 
 def targets() -> tuple[Availability, ...]:

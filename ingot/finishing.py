@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 import torch
@@ -12,6 +14,8 @@ import torch
 from ingot.capture import Program
 from ingot.casting import Casting, Check
 from ingot.errors import ArtefactError, MismatchError
+from ingot.localize.finding import Finding
+from ingot.localize.verdict import find as find_error
 from ingot.lower import MAIN, lower_graph
 from ingot.plan.model import Plan
 from ingot.progress import Steps
@@ -65,10 +69,39 @@ def _verify_or_keep(casting: Casting, kept: list[Batch], on_mismatch: str) -> Ch
 
 
 def check_of(casting: Casting, batches: Iterable[Any]) -> Check:
-    """Execute the artefact on `batches` and compare it with the float model and with its own quantized graph."""
+    """Executed and compared; where the artefact leaves its own graph, with the op at which it does."""
+    chosen = list(islice(batches, casting.evidence.recipe.verify_batches))
+    check = run_and_compare(casting, chosen)
+    if check.passed or not left_its_graph(check, casting.evidence.recipe):
+        return check
+    with suppress(Exception):  # the check stands, whatever happens while looking for where the error starts
+        check = replace(check, culprit=localized(casting, chosen).culprit or check.culprit)
+    return check
+
+
+def run_and_compare(casting: Casting, batches: Iterable[Any]) -> Check:
+    """With no more said of a culprit than the graphs tell."""
     evidence = casting.evidence
-    try:
+    with _naming_kernels(casting):
         return verify_artefact(casting.pte, evidence, (evidence.program.flatten(b) for b in batches))
+
+
+def left_its_graph(check: Check, recipe: Recipe) -> bool:
+    """It failed, and not by rounding alone."""
+    return any(o.problem is not None and o.faithful_db < recipe.min_faithful_db for o in check.outputs)
+
+
+def localized(casting: Casting, batches: Iterable[Any]) -> Finding:
+    """Where the error starts, and whose it is."""
+    flat = [casting.evidence.program.flatten(b) for b in batches]
+    with _naming_kernels(casting):
+        return find_error(casting, flat)
+
+
+@contextmanager
+def _naming_kernels(casting: Casting) -> Iterator[None]:
+    try:
+        yield
     except ArtefactError as e:
         raise _missing_kernel(e, casting) or e from e.__cause__
 
@@ -88,10 +121,13 @@ def _mismatch(casting: Casting) -> MismatchError:
     check = casting.check
     assert check is not None
     bad = [f"{o.name}: {o.problem}" for o in check.outputs if o.problem]
+    strayed = left_its_graph(check, casting.evidence.recipe)
+    hint = "read plan.why() of that value, give more calibration data, or inspect it with on_mismatch='keep'"
+    reduced = "cut it down with ingot.reduce(…) or `ingot localize … --reduce repro.py`, and report that to the backend"
     return MismatchError(
         f"the {casting.target} artefact is wrong",
         check=check,
         where=check.culprit,
         why="; ".join(bad),
-        hint="read plan.why() of that value, give more calibration data, or inspect it with on_mismatch='keep'",
+        hint=reduced if strayed else hint,
     )

@@ -83,7 +83,7 @@ def recipe_from(value: Any) -> Recipe:
     if isinstance(value, Recipe):
         return value
     if isinstance(value, (str, Path)):
-        return recipe_from(_read(Path(value)))
+        return recipe_from(read(Path(value)))
     if isinstance(value, Mapping):
         return _from_mapping(value)
     raise InputError(f"a recipe is a Recipe, a mapping or a TOML file, not {type(value).__name__}")
@@ -129,7 +129,8 @@ def _options(name: str, value: Any) -> tuple[tuple[str, Any], ...]:
     return tuple(sorted(value.items()))
 
 
-def _read(path: Path) -> dict[str, Any]:
+def read(path: Path) -> dict[str, Any]:
+    """The table in a TOML file."""
     try:
         return tomllib.loads(path.read_text())
     except OSError as e:

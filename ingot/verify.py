@@ -17,7 +17,7 @@ from ingot.casting import Boundary, Check, Delegate, HostOp, OutputCheck
 from ingot.compare import Comparison, measure
 from ingot.errors import InputError
 from ingot.exact import evaluate
-from ingot.localize import culprit_of
+from ingot.localize.graphs import culprit_of
 from ingot.ranges import Ranges
 from ingot.recipe import Recipe
 from ingot.targets.base import Target
@@ -88,10 +88,15 @@ def run_graph(
 def run_quantized(evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]]) -> list[list[torch.Tensor]]:
     """In double precision; in float32 where the graph writes state, or has an op that takes float32 only."""
     module, state = evidence.quantized, evidence.program.state
-    if not state and evidence.in_double:
-        with suppress(RuntimeError, NotImplementedError, AssertionError):
-            return [tensors_of(o) for o in evaluate(module, batches, ties_up=evidence.target.ties_up)]
-    return run_graph(module, batches, state)
+    if state or not evidence.in_double:
+        return run_graph(module, batches, state)
+    return run_exactly(module, batches, evidence.target.ties_up)
+
+
+def run_exactly(module: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], ties_up: bool) -> Runs:
+    with suppress(RuntimeError, NotImplementedError, AssertionError):
+        return [tensors_of(o) for o in evaluate(module, batches, ties_up=ties_up)]
+    return run_graph(module, batches, {})
 
 
 def tensors_of(outputs: Any) -> list[torch.Tensor]:
@@ -116,10 +121,17 @@ def _problem(recipe: Recipe, to_float: Comparison, to_graph: Comparison, graph_d
     """Why an output fails, in words; None when it is good."""
     if to_float.fault:
         return to_float.fault
+    if (strayed := unfaithful(recipe, to_float, to_graph, graph_db)) is not None:
+        return strayed
+    if not to_float.sqnr_db >= recipe.min_sqnr_db:
+        return f"far from the float model: {to_float.sqnr_db:.1f} dB, bar {recipe.min_sqnr_db:g} dB"
+    return None
+
+
+def unfaithful(recipe: Recipe, to_float: Comparison, to_graph: Comparison, graph_db: float) -> str | None:
+    """How the artefact leaves its own quantized graph, in words; None where it does not."""
     if to_graph.sqnr_db < min(recipe.min_faithful_db, graph_db - CHAOS_DB):
         return f"the artefact does not compute its own quantized graph: {to_graph.sqnr_db:.1f} dB between them"
     if to_graph.sqnr_db < recipe.min_faithful_db and to_float.sqnr_db < graph_db - WORSE_DB:
         return f"worse than its quantized graph: {to_float.sqnr_db:.1f} dB, the graph has {graph_db:.1f} dB"
-    if not to_float.sqnr_db >= recipe.min_sqnr_db:
-        return f"far from the float model: {to_float.sqnr_db:.1f} dB, bar {recipe.min_sqnr_db:g} dB"
     return None

@@ -21,7 +21,7 @@ def test_verbs() -> None:
     assert list(parameters)[:2] == ["model", "example_inputs"]
     assert set(parameters) >= {"target", "calibration", "recipe", "dynamic_shapes", "weights", "on_mismatch"}
     assert parameters["on_mismatch"].default == "raise"
-    for verb in ("capture", "record", "plan", "lower", "verify", "targets"):
+    for verb in ("capture", "record", "plan", "lower", "verify", "localize", "reduce", "targets"):
         assert inspect.isfunction(getattr(ingot, verb)), verb
 
 

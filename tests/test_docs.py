@@ -7,7 +7,9 @@ import re
 import runpy
 import shutil
 import tomllib
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,6 +18,7 @@ import ingot
 from ingot.cli import main
 from ingot.recipe import Recipe, recipe_from
 from ingot.scopes import NAMED
+from ingot.targets.base import Target
 from tests.test_backends import IMAGES, Sharpened, takes
 from tests.test_backends import run as run_sharpen
 from tests.test_graphics import need_runner
@@ -49,15 +52,87 @@ def test_ten_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "net.py:13" in said
     assert main(["why", "out/", "conv2d"]) == 0
     assert "one kernel with" in capsys.readouterr().out
-    (toml,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/ten-minutes.md").read_text(), re.S)
-    Path("r.toml").write_text(toml)
-    assert main([*cast[:-1], "other/", "--recipe", "r.toml"]) == 0
-    capsys.readouterr()
-    assert main(["diff", "out/", "other/"]) == 0
-    assert "linear: int8" in capsys.readouterr().out
     Path("better.py").write_text(code.replace("torch.erf", "torch.tanh"))
     assert main([c.replace("net.py", "better.py") for c in cast]) == 0
     assert "1 delegate, 0 host ops" in capsys.readouterr().out
+    one_line_of_a_recipe([c.replace("xnnpack", "ethos-u55-128") for c in cast[:-1]], capsys)
+
+
+def one_line_of_a_recipe(cast: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """On an NPU: one delegate, two by a demand, one again by another."""
+    need("ethos-u55-128")
+    (toml,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/ten-minutes.md").read_text(), re.S)
+    Path("r.toml").write_text(toml)
+    Path("one-line.toml").write_text(toml.replace('"float"', '"int16"'))
+    assert main([*cast, "npu/"]) == 0
+    assert "1 delegate, 0 host ops" in capsys.readouterr().out
+    assert main([*cast, "split/", "--recipe", "r.toml"]) == 0
+    said = capsys.readouterr().out
+    assert "2 delegates" in said
+    assert "it is planned in float, which EthosUBackend does not run" in said
+    assert main(["why", "split/", "erf"]) == 0
+    assert "demanded by the recipe: op erf" in capsys.readouterr().out
+    assert main([*cast, "whole/", "--recipe", "one-line.toml"]) == 0
+    assert "1 delegate, 0 host ops" in capsys.readouterr().out
+    assert main(["diff", "split/", "whole/"]) == 0
+    assert "erf: float -> int16, scale 3.05" in capsys.readouterr().out
+
+
+def need(target: str) -> None:
+    missing = next(t.missing for t in ingot.targets() if t.name == target)
+    if missing:
+        pytest.skip(f"{target} needs {'; '.join(missing.values())}")
+
+
+def run_blocks(name: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    for code in python_blocks(ROOT / "docs" / name):
+        exec(compile(code, name, "exec"), names)
+    return names
+
+
+def test_hardware_to_recipe() -> None:
+    need("ethos-u55-128")
+    names = run_blocks("hardware-to-recipe.md")
+    assert names["casting"].io.inputs[0].dtype == "int8"
+    assert [len(names[n].delegates) for n in ("casting", "wide", "mixed")] == [1, 1, 1]
+    assert names["wide"].plan.storage("conv2d_1").dtype == "int16"
+    assert names["mixed"].plan.storage("conv2d_1") is None
+
+
+def test_troubleshooting() -> None:
+    names = run_blocks("troubleshooting.md")
+    assert names["finding"].kind == "none"
+
+
+def test_adding_a_rule() -> None:
+    """The rule that is shown is the one that is used."""
+    shown = python_blocks(ROOT / "docs/adding-a-rule.md")[0]
+    assert shown == (ROOT / "ingot/legalize/elu.py").read_text()
+    names = run_blocks("adding-a-rule.md")
+    assert (len(names["casting"].delegates), len(names["split"].delegates)) == (1, 2)
+
+
+def test_adding_a_target(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = import_module("ingot.targets")
+    monkeypatch.setattr(rows, "known", rows.known)  # put back what the guide replaces
+    names = run_blocks("adding-a-target.md")
+    assert names["casting"].target == "xnnpack-int8"
+    assert names["casting"].check.passed
+    fields = {f.name for f in dataclasses.fields(Target)}
+    table = re.findall(r"^\| (`.*?) \|", (ROOT / "docs/adding-a-target.md").read_text(), re.M)
+    assert {n for row in table for n in re.findall(r"`(\w+)", row)} <= fields
+
+
+def test_the_api_reference_is_current() -> None:
+    page = runpy.run_path(str(ROOT / "docs/make_api.py"))["page"]()
+    assert (ROOT / "docs/api.md").read_text() == page, "run: python docs/make_api.py"
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()):
+            assert (path.parent / target).exists(), f"{path.name}: {target}"
 
 
 def test_graphics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

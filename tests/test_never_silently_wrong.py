@@ -235,6 +235,17 @@ def test_keep_keeps_what_does_not_run() -> None:
     assert casting.pte
 
 
+def test_memory_that_nobody_wrote_sets_no_range() -> None:
+    """Circular padding is written into an empty tensor, slice by slice."""
+    poison = [torch.full((1, 4, 16, 15), 1e30) for _ in range(64)]
+    del poison  # what is allocated next may lie there
+    model = Model(lambda s, x: F.pad(s.c(x), (1, 2, 3, 1), mode="circular"), c=nn.Conv2d(3, 4, 3, padding=1))
+    program = ingot.capture(model, (torch.randn(1, 3, 12, 12),))
+    empties = [n for n in program.module.graph.nodes if n.op == "get_attr" and "empty" in n.target]
+    assert empties
+    assert not any(program.module.get_buffer(n.target).any() for n in empties)
+
+
 def test_verify_needs_batches() -> None:
     with pytest.raises(ingot.InputError, match="at least 1"):
         ingot.Recipe(verify_batches=0)

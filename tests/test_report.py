@@ -117,7 +117,7 @@ def test_errors_are_those_of_the_graphs(folder: Path, monkeypatch: pytest.Monkey
     import runpy
 
     import ingot
-    from ingot.localize import error_along
+    from ingot.localize.graphs import error_along
 
     model, example, batches = runpy.run_path(str(folder / "net.py"))["build"]()
     casting = ingot.cast(model, example, target="xnnpack", calibration=batches)

@@ -28,6 +28,7 @@ SAME_WEIGHTS = "try: is it the model that was cast? build() must give the same w
 
 def run(options: argparse.Namespace) -> Answer:
     verbs = {"cast": cast, "plan": plan, "why": why, "diff": diff, "verify": verify, "run": run_scenario}
+    verbs["localize"] = localize
     return {**verbs, "generate": generate, "targets": targets, "demo": demo_}[options.command](options)
 
 
@@ -147,6 +148,12 @@ def verify(options: argparse.Namespace) -> Answer:
     facts = as_data(casting.checked(check, {}))
     text = "\n".join([verdict(facts), *outputs(facts), *([] if check.passed else [SAME_WEIGHTS])])
     return OK if check.passed else WRONG, facts["check"], "" if options.quiet else text
+
+
+def localize(options: argparse.Namespace) -> Answer:
+    from ingot.cli import localizing
+
+    return localizing.localize(options, *_inputs(options))
 
 
 def run_scenario(options: argparse.Namespace) -> Answer:

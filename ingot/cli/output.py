@@ -39,8 +39,11 @@ def fail(code: int, data: dict[str, Any], text: str, as_json: bool) -> int:
 
 
 def refuse(error: IngotError, as_json: bool) -> int:
-    code = WRONG if isinstance(error, MismatchError) else BROKEN if isinstance(error, ArtefactError) else REFUSED
-    return fail(code, _error_data(error), str(error), as_json)
+    return fail(exit_code(error), _error_data(error), str(error), as_json)
+
+
+def exit_code(error: IngotError) -> int:
+    return WRONG if isinstance(error, MismatchError) else BROKEN if isinstance(error, ArtefactError) else REFUSED
 
 
 def bug(error: Exception, as_json: bool) -> int:

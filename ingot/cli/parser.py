@@ -24,7 +24,7 @@ def make_parser() -> Parser:
     parser = Parser(prog="ingot", description=about, epilog=EXIT_CODES)
     parser.add_argument("--version", action="version", version=f"ingot {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (_cast, _plan, _why, _diff, _report, _compare, _verify, _run, _generate, _targets, _demo):
+    for add in (_cast, _plan, _why, _diff, _report, _compare, _verify, _localize, _run, _generate, _targets, _demo):
         add(commands)
     return parser
 
@@ -81,6 +81,15 @@ def _verify(commands: Any) -> None:
     parser = _command(commands, "verify", "run an artefact again and compare it with the model")
     parser.add_argument("artefact", type=Path, help="the folder of a cast, or the model.pte in it")
     _model_arguments(parser)
+
+
+def _localize(commands: Any) -> None:
+    parser = _command(commands, "localize", "where an error starts, and the smallest model that has it")
+    _model_arguments(parser)
+    _target_arguments(parser)
+    smallest = "write the smallest model that still fails, as a file that runs by itself"
+    parser.add_argument("--reduce", type=Path, metavar="REPRO.py", help=smallest)
+    parser.add_argument("--budget", type=float, default=300, metavar="SECONDS", help="for --reduce (default 300)")
 
 
 def _run(commands: Any) -> None:

@@ -34,7 +34,7 @@ def details_of(casting: Casting) -> Details:
 
 
 def _errors(evidence: Any) -> tuple[dict[str, float], tuple[str, ...]]:
-    from ingot.localize import error_along
+    from ingot.localize.graphs import error_along
 
     batch = evidence.program.example_inputs if evidence.batch is None else evidence.batch
     if (held := _held(evidence.program.module)) > MOST_HELD:

@@ -16,6 +16,7 @@ from ingot.graph import copied
 from ingot.legalize import (
     attention,
     depth_pool,
+    elu,
     expands,
     hardsigmoid,
     layer_norm,
@@ -51,7 +52,7 @@ class Legal:
 
 def for_xnnpack() -> Sequence[Rule]:
     """In order: a rule may leave work for those after it (attention makes products, a hard sigmoid numbers)."""
-    early = (sums, scatter, strides, upsampling, depth_pool, hardsigmoid, softplus)
+    early = (sums, scatter, strides, upsampling, depth_pool, hardsigmoid, softplus, elu)
     late = (attention, products, softmax, layer_norm, means, totals, scalars, expands, moves)
     return tuple(m.RULE for m in (*early, *late))
 

@@ -1,4 +1,4 @@
-"""Where the error starts: the float graph and the quantized graph, value by value."""
+"""Where rounding starts to hurt: the float graph and the quantized graph, value by value."""
 
 from __future__ import annotations
 
@@ -20,11 +20,20 @@ def culprit_of(program: Program, quantized: GraphModule, batches: Sequence[tuple
     if not batches:
         return None
     errors = error_along(program, quantized, batches[0])
+    worst = coarsest(program, errors)
+    return None if worst is None else told(worst, errors)
+
+
+def coarsest(program: Program, errors: dict[str, float]) -> Node | None:
+    """The value that loses most, of what it reads."""
     drops = {n: _drop(n, errors) for n in program.module.graph.nodes if n.name in errors}
-    if not drops:
-        return None
-    worst = max(drops, key=lambda n: drops[n])
-    return f"{worst.name} ({source_of(worst)}): {errors[worst.name]:.1f} dB, {drops[worst]:.1f} dB below what it reads"
+    return max(drops, key=lambda n: drops[n]) if drops else None
+
+
+def told(node: Node, errors: dict[str, float]) -> str:
+    return (
+        f"{node.name} ({source_of(node)}): {errors[node.name]:.1f} dB, {_drop(node, errors):.1f} dB below what it reads"
+    )
 
 
 def error_along(program: Program, quantized: GraphModule, batch: tuple[torch.Tensor, ...]) -> dict[str, float]:
