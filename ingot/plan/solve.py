@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 from ingot.errors import PlanError
 from ingot.graph import calls, source_of
 from ingot.plan.demands import demanded
-from ingot.plan.knots import make_room
+from ingot.plan.knots import suit_knots
 from ingot.plan.methods import choose
 from ingot.plan.model import Decision, Plan, Slot, Storage
 from ingot.plan.narrow import narrow
@@ -63,7 +63,7 @@ def solve_each(
         one = replace(work, method=method, storages={}, because=dict(work.because), fixed=set(work.fixed))
         for members in one.classes.groups():
             _store(members, one)
-        make_room(one)
+        suit_knots(one)
         yield Plan(target.name, fingerprint, tuple(decisions(one)), rewrites, notes=notes)
 
 
