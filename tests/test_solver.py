@@ -16,16 +16,19 @@ import ingot
 from ingot.gains import key
 from ingot.histogram import measure, sparse
 from ingot.plan.classes import Classes
+from ingot.plan.knots import corners
 from ingot.plan.methods import METHODS, choose
 from ingot.plan.mincut import Energy, least
 from ingot.plan.noise import errors
-from ingot.plan.qparams import storage_for
+from ingot.plan.qparams import storage_for, storage_for_weight, with_factors
 from ingot.plan.tame import body
 from ingot.plan.through import function_of
 from ingot.ranges import Stats
 from ingot.targets.base import Format
 
 INT8 = Format("int8", -128, 127, symmetric=False)
+INT16 = Format("int16", -32767, 32767, symmetric=True)
+WEIGHT = Format("int8", -127, 127, symmetric=True)
 
 
 @st.composite
@@ -251,3 +254,25 @@ def test_ranges_are_judged_by_what_the_reader_makes_of_them() -> None:
 class Both(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return x.tanh() + x
+
+
+def test_weight_scales_give_factors_of_few_bits() -> None:
+    """To be read back by rounding to as many bits; no scale becomes smaller, or the largest weight would be cut off."""
+    weight = storage_for_weight(torch.randn(64, 8, generator=torch.Generator().manual_seed(0)), WEIGHT, 0)
+    x, out = storage_for(-1.3, 2.1, INT16), storage_for(-7.7, 5.2, INT16)
+    moved = with_factors(weight, x, out, 15)
+    for before, after in zip(weight.scale, moved.scale, strict=True):
+        factor = np.frexp(x.scale * after / out.scale)[0] * 2**15
+        assert abs(factor - round(factor)) < 2**-7
+        assert before * (1 - 1e-6) <= after <= before * (1 + 2**-14)
+    assert with_factors(moved, x, out, 15).scale == pytest.approx(moved.scale, rel=1e-7)
+
+
+def test_corners_are_told_from_bends() -> None:
+    found = {op: corners(_function(op)).tolist() for op in ("hardswish", "silu", "exp", "relu")}
+    assert found == {"hardswish": [-3, 3], "silu": [], "exp": [], "relu": [0]}
+
+
+def _function(op: str):
+    graph = Graph()
+    return function_of(graph.call_function(getattr(torch.ops.aten, op).default, (graph.placeholder("x"),)))
