@@ -18,11 +18,11 @@ from torch.fx import GraphModule, Interpreter, Node
 def evaluate(module: GraphModule, batches: Sequence[tuple[Any, ...]], *, ties_up: bool) -> list[Any]:
     """The outputs for each batch, in float32 again."""
     with torch.no_grad():
-        results = [_Double(module, ties_up).run(*batch) for batch in batches]
+        results = [Exact(module, ties_up).run(*batch) for batch in batches]
     return [torch.utils._pytree.tree_map_only(Tensor, _narrow, r) for r in results]
 
 
-class _Double(Interpreter):
+class Exact(Interpreter):
     """Every float32 becomes double; a quantize or dequantize is written out, since the ops insist on float32."""
 
     def __init__(self, module: GraphModule, ties_up: bool) -> None:

@@ -11,6 +11,12 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import ingot
+from ingot.exact import Exact
+from ingot.graph import constant_of, is_float, output_nodes
+from ingot.legalize import legalized
+from ingot.recipe import Recipe
+from ingot.targets import find
+from ingot.verify import run_artefact, run_quantized
 from tests.models import images, settled
 from tests.test_arm import HOW, need
 
@@ -163,3 +169,82 @@ def test_one_delegate_executed(name: str) -> None:
         assert HOW[target] in casting.check.executed_on
         assert min(o.sqnr_db for o in casting.check.outputs) >= least, target
         assert min(o.faithful_db for o in casting.check.outputs) >= 60, target
+
+
+INT16 = {"scopes": [{"op": "*", "precision": "int16"}]}
+
+
+class Fed(Exact):
+    """The quantized graph, in which each op reads what the artefact's ops before it gave; and by how much it differs."""
+
+    def __init__(self, module: torch.fx.GraphModule, made: dict[torch.fx.Node, torch.Tensor]) -> None:
+        super().__init__(module, ties_up=True)
+        self.made, self.steps = made, {}
+
+    def run_node(self, n: torch.fx.Node) -> object:
+        out = super().run_node(n)
+        if n in self.made:
+            op = str(n.args[0].target)
+            self.steps[op] = max(self.steps.get(op, 0.0), float((self.made[n] - out.double()).abs().max()))
+            return self.made[n].to(out.dtype)
+        return out
+
+
+def showing_everything(net: nn.Module, batch: tuple[torch.Tensor, ...], target: str) -> torch.fx.GraphModule:
+    """The program as it is lowered, with every value among its outputs."""
+    module = legalized(ingot.capture(net, batch), find(target), Recipe()).program.module
+    values = [n for n in module.graph.nodes if n.op == "call_function" and is_float(n) and constant_of(n) is None]
+    next(n for n in module.graph.nodes if n.op == "output").args = (tuple(values),)
+    module.recompile()
+    return module
+
+
+def steps_between(casting: ingot.Casting, batch: tuple[torch.Tensor, ...]) -> dict[str, float]:
+    """By op: the most steps of int16 between artefact and quantized graph, both fed by the artefact."""
+    quantized, given = casting.evidence.quantized, casting.evidence.program.flatten(batch)
+    made = zip(output_nodes(quantized), run_artefact(casting.pte, casting.evidence, [given])[0], strict=True)
+    stored = {n.args[0]: (x.double() / n.args[1]).round() for n, x in made if "dequantize" in str(n.target)}
+    fed = Fed(quantized, stored)
+    fed.run(*given)
+    return fed.steps
+
+
+# 1 / sqrt(x) bends more between two knots of its table than any scale can help.
+MOST_STEPS = {"aten.rsqrt.default": 3}
+
+
+@pytest.mark.parametrize("name", ["DeiT", "MobileNetV3", "U-Net", "YOLO"])
+def test_each_op_of_int16_is_within_a_step_of_the_plan(name: str) -> None:
+    build, batches, _ = NETS[name]
+    torch.manual_seed(0)
+    target = need("ethos-u85-256")
+    shown = showing_everything(settled(build(), batches), batches[0], target)
+    casting = ingot.cast(shown, batches[0], target=target, calibration=batches, recipe=INT16, on_mismatch="keep")
+    steps = steps_between(casting, batches[0])
+    assert len(steps) >= 4
+    assert {op: n for op, n in steps.items() if n > MOST_STEPS.get(op, 1)} == {}
+
+
+@pytest.mark.parametrize("name", ["MobileNetV2", "ShuffleNetV2", "ResNet", "GRU"])
+def test_outputs_of_int16_are_within_a_step_of_the_quantized_graph(name: str) -> None:
+    build, batches, _ = NETS[name]
+    torch.manual_seed(0)
+    target = need("ethos-u85-256")
+    casting = ingot.cast(settled(build(), batches), batches[0], target=target, calibration=batches, recipe=INT16)
+    (last,) = output_nodes(casting.evidence.quantized)
+    given = [casting.evidence.program.flatten(b) for b in batches[:4]]
+    made, meant = run_artefact(casting.pte, casting.evidence, given), run_quantized(casting.evidence, given)
+    assert max(float((a[0] - b[0]).abs().max()) for a, b in zip(made, meant, strict=True)) <= 1.01 * last.args[1]
+
+
+def test_what_vela_refuses_in_int16_is_int8() -> None:
+    """A transposed convolution on U55: its partitioner takes it. The rest of the net is int16."""
+    _, batches, _ = NETS["U-Net"]
+    torch.manual_seed(0)
+    target = need("ethos-u55-128")
+    casting = ingot.cast(settled(UNet(), batches), batches[0], target=target, calibration=batches, recipe=INT16)
+    assert (len(casting.delegates), casting.host_ops) == (1, ())
+    dtypes = {d.op: d.storage.dtype for d in casting.plan if d.slot.operand == 0 and d.storage}
+    assert dtypes["aten.conv_transpose2d.input"] == "int8"
+    assert dtypes["aten.conv2d.default"] == "int16"
+    assert "Vela refuses it" in casting.plan.why("conv_transpose2d")

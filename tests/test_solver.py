@@ -16,15 +16,19 @@ import ingot
 from ingot.gains import key
 from ingot.histogram import measure, sparse
 from ingot.plan.classes import Classes
+from ingot.plan.knots import corners
 from ingot.plan.methods import METHODS, choose
 from ingot.plan.mincut import Energy, least
 from ingot.plan.noise import errors
-from ingot.plan.qparams import storage_for
+from ingot.plan.qparams import storage_for, storage_for_weight, with_factors
 from ingot.plan.tame import body
+from ingot.plan.through import function_of
 from ingot.ranges import Stats
 from ingot.targets.base import Format
 
 INT8 = Format("int8", -128, 127, symmetric=False)
+INT16 = Format("int16", -32767, 32767, symmetric=True)
+WEIGHT = Format("int8", -127, 127, symmetric=True)
 
 
 @st.composite
@@ -201,3 +205,74 @@ def test_a_path_through_a_class_is_told() -> None:
     assert path == ["3-4", "2-3", "1-2"]
     assert not classes.same(1, 77)
     assert len(list(classes.groups())) == 1  # asking after a stranger made nobody a member
+
+
+@pytest.mark.parametrize(
+    ("op", "args", "alone"),
+    [
+        (torch.ops.aten.tanh.default, (), True),
+        (torch.ops.aten.gelu.default, (), True),
+        (torch.ops.aten.clamp.default, (-1, 1), True),
+        (torch.ops.aten.softmax.int, (0,), False),
+        (torch.ops.aten.cumsum.default, (0,), False),
+        (torch.ops.aten.sort.default, (), False),
+        (torch.ops.aten.max_pool2d.default, ([2, 2],), False),
+    ],
+)
+def test_a_function_of_each_number_is_found_by_trying(op, args, alone: bool) -> None:
+    graph = Graph()
+    assert (function_of(graph.call_function(op, (graph.placeholder("x"), *args))) is not None) == alone
+
+
+class Saturated(nn.Module):
+    """Most of what the first layer gives is far out, where tanh is flat."""
+
+    def __init__(self, act: nn.Module) -> None:
+        super().__init__()
+        self.first, self.act, self.last = nn.Linear(16, 32), act, nn.Linear(32, 4)
+        nn.init.normal_(self.first.weight, std=2.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.act(self.first(x).reshape(1, 4, 8, -1)).reshape(-1, 32))
+
+
+def test_ranges_are_judged_by_what_the_reader_makes_of_them() -> None:
+    """Also behind a reshape; with another reader of the same numbers nothing is cut off."""
+    batches = [(torch.randn(4, 16, generator=torch.Generator().manual_seed(i)),) for i in range(8)]
+    kept = {}
+    for name, act in (("tanh", nn.Tanh()), ("both", Both())):
+        torch.manual_seed(0)
+        program = ingot.capture(Saturated(act), batches[0])
+        ranges = ingot.record(program, batches)
+        low, high = ranges.values["linear"].min, ranges.values["linear"].max
+        span = ingot.plan(program, ranges, "xnnpack", recipe={"range": "mse"}).storage("linear").span
+        kept[name] = (span[1] - span[0]) / (high - low)
+    assert kept["tanh"] < 0.6
+    assert kept["both"] > 0.9
+
+
+class Both(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.tanh() + x
+
+
+def test_weight_scales_give_factors_of_few_bits() -> None:
+    """To be read back by rounding to as many bits; no scale becomes smaller, or the largest weight would be cut off."""
+    weight = storage_for_weight(torch.randn(64, 8, generator=torch.Generator().manual_seed(0)), WEIGHT, 0)
+    x, out = storage_for(-1.3, 2.1, INT16), storage_for(-7.7, 5.2, INT16)
+    moved = with_factors(weight, x, out, 15)
+    for before, after in zip(weight.scale, moved.scale, strict=True):
+        factor = np.frexp(x.scale * after / out.scale)[0] * 2**15
+        assert abs(factor - round(factor)) < 2**-7
+        assert before * (1 - 1e-6) <= after <= before * (1 + 2**-14)
+    assert with_factors(moved, x, out, 15).scale == pytest.approx(moved.scale, rel=1e-7)
+
+
+def test_corners_are_told_from_bends() -> None:
+    found = {op: corners(_function(op)).tolist() for op in ("hardswish", "silu", "exp", "relu")}
+    assert found == {"hardswish": [-3, 3], "silu": [], "exp": [], "relu": [0]}
+
+
+def _function(op: str):
+    graph = Graph()
+    return function_of(graph.call_function(getattr(torch.ops.aten, op).default, (graph.placeholder("x"),)))

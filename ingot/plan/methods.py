@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from functools import partial
+
 import numpy as np
 
 from ingot.plan.model import Storage
@@ -10,6 +13,7 @@ from ingot.plan.qparams import storage_for
 from ingot.plan.spans import Span, with_zero
 from ingot.targets.base import Format
 
+Measure = Callable[[Sequence[Storage], float], np.ndarray]  # what each storage costs, given what clipping counts
 METHODS = ("percentile", "mse", "entropy")  # that may draw the ends in
 SHRINK = np.array([1.0, 0.97, 0.93, 0.88, 0.82, 0.75, 0.67, 0.58, 0.5, 0.42, 0.34, 0.26, 0.2, 0.14, 0.1])
 PERCENTILE = 99.99
@@ -18,21 +22,24 @@ TINY = 1e-9  # probability of what was never seen
 FINE = 16  # bins a step, in which the entropy method looks at a distribution
 
 
-def choose(points: Points, span: Span, form: Format, method: str) -> tuple[Storage, str]:
+def choose(
+    points: Points, span: Span, form: Format, method: str, measure: Measure | None = None
+) -> tuple[Storage, str]:
     """How to store numbers of this distribution, whose ends are `span`; and what was weighed, in words."""
+    measure = measure or partial(errors, points)
     span = with_zero(span)
     plain = storage_for(*span, form)
     if method == "minmax" or span[0] == span[1] or form.qmax - form.qmin > 1 << 10:
         return plain, "min-max"  # sixteen bits round finer than any clipping could pay
     if method != "auto":
-        return storage_for(*_by_name(method, points, span, form), form), method
-    return _best(points, span, form, plain)
+        return storage_for(*_by_name(method, points, span, form, measure), form), method
+    return _best(points, span, form, plain, measure)
 
 
-def _best(points: Points, span: Span, form: Format, plain: Storage) -> tuple[Storage, str]:
+def _best(points: Points, span: Span, form: Format, plain: Storage, measure: Measure) -> tuple[Storage, str]:
     """The candidates of all methods, compared by what reaches the readers."""
-    tried = [storage_for(*_by_name(n, points, span, form), form) for n in METHODS]
-    whole, *found = errors(points, [plain, *tried]).tolist()
+    tried = [storage_for(*_by_name(n, points, span, form, measure), form) for n in METHODS]
+    whole, *found = measure([plain, *tried], CLIPPED).tolist()
     best = min(range(len(METHODS)), key=lambda i: found[i])
     if found[best] >= whole * WORTHWHILE:
         return plain, "min-max, no narrower range has less error"
@@ -41,12 +48,12 @@ def _best(points: Points, span: Span, form: Format, plain: Storage) -> tuple[Sto
     ], f"{METHODS[best]}, {found[best] / whole:.2f} of the error of min-max {span[0]:.4g} … {span[1]:.4g}"
 
 
-def _by_name(method: str, points: Points, span: Span, form: Format) -> Span:
+def _by_name(method: str, points: Points, span: Span, form: Format, measure: Measure) -> Span:
     name, _, number = method.partition(":")
     if name == "percentile":
         return percentile(points, span, float(number or PERCENTILE))
     if name == "mse":
-        return least_error(points, span, form, float(number or CLIPPED))
+        return least_error(measure, span, form, float(number or CLIPPED))
     return least_lost(points, span, form)
 
 
@@ -59,18 +66,18 @@ def percentile(points: Points, span: Span, percent: float) -> Span:
     return max(span[0], min(low, 0.0)), min(span[1], max(high, 0.0))
 
 
-def least_error(points: Points, span: Span, form: Format, clipped: float = CLIPPED) -> Span:
+def least_error(measure: Measure, span: Span, form: Format, clipped: float = CLIPPED) -> Span:
     """The ends drawn in, one after the other, to where rounding and clipping cost least together."""
     low, high = span
     for _ in range(2):
-        high = _least([(low, high * f) for f in SHRINK], points, form, clipped)[1]
-        low = _least([(low * f, high) for f in SHRINK], points, form, clipped)[0]
+        high = _least([(low, high * f) for f in SHRINK], measure, form, clipped)[1]
+        low = _least([(low * f, high) for f in SHRINK], measure, form, clipped)[0]
     return low, high
 
 
-def _least(spans: list[Span], points: Points, form: Format, clipped: float) -> Span:
+def _least(spans: list[Span], measure: Measure, form: Format, clipped: float) -> Span:
     storages = [storage_for(*s, form) for s in spans]
-    return spans[int(np.argmin(errors(points, storages, clipped)))]
+    return spans[int(np.argmin(measure(storages, clipped)))]
 
 
 def least_lost(points: Points, span: Span, form: Format) -> Span:

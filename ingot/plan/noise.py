@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -94,14 +94,35 @@ def mixed(parts: list[tuple[Points, float]]) -> Points:
     return np.concatenate([p[0] for p, _ in parts]), np.concatenate([p[1] * w for p, w in parts])
 
 
-def errors(points: Points, storages: Sequence[Storage], clipped: float = CLIPPED) -> np.ndarray:
+@dataclass(frozen=True)
+class Reading:
+    """Numbers that are stored, how much an error in them counts, and what their only reader computes of them."""
+
+    points: Points
+    weight: float = 1.0
+    function: Callable[[np.ndarray], np.ndarray] | None = None
+
+
+def heard(readings: Sequence[Reading], storages: Sequence[Storage], clipped: float = CLIPPED) -> np.ndarray:
+    """What storing costs for each storage, over all readings."""
+    found = [r.weight * errors(r.points, storages, clipped, r.function) for r in readings]
+    return np.sum(found, axis=0)
+
+
+def errors(
+    points: Points,
+    storages: Sequence[Storage],
+    clipped: float = CLIPPED,
+    function: Callable[[np.ndarray], np.ndarray] | None = None,
+) -> np.ndarray:
     """Mean square of value - stored value for each storage: rounding inside the range, clipping outside."""
     scale = np.array([s.scale for s in storages])[:, None]
     zero = np.array([s.zero_point for s in storages])[:, None]
     low, high = storages[0].qmin, storages[0].qmax
     x, share = points
     steps = np.rint(x / scale) + zero
-    lost = (x - (np.clip(steps, low, high) - zero) * scale) ** 2
+    stored = (np.clip(steps, low, high) - zero) * scale
+    lost = (x - stored if function is None else function(x) - function(stored)) ** 2
     return np.where((steps < low) | (steps > high), clipped, 1.0) * lost @ share
 
 

@@ -8,7 +8,7 @@ from torch.fx import Node
 
 from ingot.graph import constant_of, is_float, output_nodes, source_of
 from ingot.plan.model import Decision, Slot, Storage
-from ingot.plan.qparams import finest_for, storage_for_bias, storage_for_weight
+from ingot.plan.qparams import finest_for, storage_for_bias, storage_for_weight, with_factors
 from ingot.plan.work import Place, Work, activations, value_in
 from ingot.semantics import operands
 from ingot.semantics.weights import weight_axis
@@ -107,13 +107,19 @@ def _weights(node: Node, work: Work) -> Iterator[Decision]:
     assert weight is not None  # relations offers integers only with a static weight
     x, bias = _input_storage(node, work), constant_of(operands(node)[2]) if len(operands(node)) > 2 else None
     form = work.weight_form(node)
-    storage = storage_for_weight(weight, form, work.target.weight_axis(node), finest_for(bias, x))
+    plain = storage_for_weight(weight, form, work.target.weight_axis(node), finest_for(bias, x))
+    storage = _with_factors(node, plain, x, work)
     asked = "as the recipe asks" if node in work.demands.weights else "for it adds little noise for its bytes"
     rule = "weight: symmetric, from its own numbers" + (f"; narrow {asked}" if node in work.weights else "")
     yield _decision((node, 1), storage, rule, work, ())
     if bias is not None:
         rule = "bias: int32 at input scale times weight scale"
         yield _decision((node, 2), storage_for_bias(x, storage), rule, work, ())
+
+
+def _with_factors(node: Node, plain: Storage, x: Storage, work: Work) -> Storage:
+    bits, out = work.target.factor_bits.get(work.labels[node]), work.storages.get((work.fused.get(node, node), None))
+    return plain if bits is None or out is None else with_factors(plain, x, out, bits)
 
 
 def _input_storage(node: Node, work: Work) -> Storage:

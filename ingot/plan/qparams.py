@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import torch
 
 from ingot.plan.model import Storage
@@ -38,6 +41,20 @@ def storage_for_weight(
     if axis is None:
         return Storage(form.dtype, float(scale[0]), 0, form.qmin, form.qmax)
     return Storage(form.dtype, tuple(scale.tolist()), (0,) * len(scale), form.qmin, form.qmax, axis)
+
+
+def with_factors(weight: Storage, x: Storage, out: Storage, bits: int) -> Storage:
+    """The same, each scale a little larger, so that what the backend multiplies sums by has no more than these bits."""
+    scales = weight.scale if isinstance(weight.scale, tuple) else (weight.scale,)
+    ratio = x.scale / out.scale  # type: ignore[operator]
+    moved = tuple(_rounded_up(s * ratio, bits) / ratio for s in scales)
+    return replace(weight, scale=moved if isinstance(weight.scale, tuple) else moved[0])
+
+
+def _rounded_up(number: float, bits: int) -> float:
+    """To a mantissa of so many bits; one that float32 has only missed from above stays."""
+    mantissa, exponent = math.frexp(number)
+    return math.ldexp(math.ceil(mantissa * 2**bits - 2**-6), exponent - bits)
 
 
 def finest_for(bias: torch.Tensor | None, x: Storage) -> torch.Tensor | None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 
 from torch.fx import GraphModule, Node
 
 from ingot.errors import PlanError
 from ingot.graph import calls, source_of
 from ingot.plan.demands import demanded
+from ingot.plan.knots import suit_knots
 from ingot.plan.methods import choose
 from ingot.plan.model import Decision, Plan, Slot, Storage
 from ingot.plan.narrow import narrow
-from ingot.plan.noise import Noise, mixed
+from ingot.plan.noise import Noise, heard, mixed
 from ingot.plan.pins import pin, refuse_conflicts, refuse_idle
 from ingot.plan.precision import SILENCE, assign
 from ingot.plan.proof import decisions
@@ -22,6 +24,7 @@ from ingot.plan.relations import relate
 from ingot.plan.sharing import entry_gain, share
 from ingot.plan.spans import hull
 from ingot.plan.staying import stay_inside
+from ingot.plan.through import readings
 from ingot.plan.work import Place, Work, activations, value_in
 from ingot.ranges import Ranges
 from ingot.recipe import Recipe
@@ -60,6 +63,7 @@ def solve_each(
         one = replace(work, method=method, storages={}, because=dict(work.because), fixed=set(work.fixed))
         for members in one.classes.groups():
             _store(members, one)
+        suit_knots(one)
         yield Plan(target.name, fingerprint, tuple(decisions(one)), rewrites, notes=notes)
 
 
@@ -131,11 +135,12 @@ def _store(members: list[Place], work: Work) -> None:
 
 def _measured(members: list[Place], work: Work) -> tuple[Storage, str]:
     span = hull(work.span(m) for m in members)
-    entries = [(work.noise.points(value_in(m)), g) for m in members if (g := entry_gain(m, work)) > 0]
+    entries = [(m, g) for m in members if (g := entry_gain(m, work)) > 0]
     floored = any(value_in(m) in work.facts.tame for m in members)  # no measure: what clips it lets a mask's fills in
     method = _method(members, work) if entries and not floored else "minmax"
-    points = mixed(entries) if entries else work.noise.points(value_in(members[0]))
-    return choose(points, span, work.format_of(members[0]), method)
+    points = mixed([(work.noise.points(value_in(m)), g) for m, g in entries or [(members[0], 1.0)]])
+    measure = partial(heard, tuple(readings(entries, work))) if entries else None
+    return choose(points, span, work.format_of(members[0]), method, measure)
 
 
 def _method(members: list[Place], work: Work) -> str:

@@ -87,6 +87,10 @@ class Target:
     narrow_weights: Mapping[str, Format] = field(default_factory=dict)  # other forms of weights it takes, by name
     weight_schemes: tuple[str, ...] = ()  # of ingot.weights, those whose artefacts were seen to be right
     weight_bits: tuple[int, ...] = (4, 8)  # of a weight, in the schemes that it takes
+    # Bits of the factor by which sums of products become results, by precision, where those are too few to be exact.
+    factor_bits: Mapping[str, int] = field(default_factory=dict)
+    # Over all integers, those between which functions are interpolated, by precision.
+    knots: Mapping[str, int] = field(default_factory=dict)
     narrow_saves: bool = True  # in its file; else narrow weights are taken only where a recipe names the op
     answers_at_once: bool = False  # asking its ability costs nothing to speak of, so rewrites can be weighed by it
     ties_up: bool = False  # a number in the middle between two steps goes to the upper one, not to the even one

@@ -49,6 +49,8 @@ def _target(device: Device) -> Target:
         rescales=lambda node: False,  # TOSA moves numbers untouched: a rescale is an op of its own
         float_inside=gpu and "FP" in device.numbers,
         float_bias=False,
+        factor_bits={"int16": 15},  # the accumulator has 48 bits and its multiplier 16, of which one is the sign
+        knots={"int16": 512},
         weight_axis=weight_axis,
         rules=partial(_rules, device),
         partitioners=partial(partitioners, device),

@@ -9,8 +9,9 @@ from torch.fx import Node
 
 from ingot.capture import first_sentence
 from ingot.graph import has_symbols, is_float, value_of
+from ingot.semantics.weights import weight_axis
 from ingot.targets.arm import memory
-from ingot.targets.arm.asking import Answers, refusals
+from ingot.targets.arm.asking import Answers, refusals, refused_by_compiler
 from ingot.targets.arm.backend import Device, profile, runs_float
 from ingot.targets.arm.question import Question, behind, signature
 from ingot.targets.arm.rewriting import decomposed
@@ -60,7 +61,14 @@ def _answers(device: Device, asked: Asked) -> dict[str, Ability]:
         for precision in ("int8", "float") if runs_float(device) else ("int8",):
             question.add(s, n, precision)
     said = refusals(device, question)
+    said |= {(s, "int16"): _why_not_compiled(device, n) for s, n in fixed.items() if said[s, "int16"] is None}
     return found | {s: _ability(s, said, apart.get(s)) for s in fixed}
+
+
+def _why_not_compiled(device: Device, node: Node) -> str | None:
+    """Of a transposed convolution: the partitioner takes it in int16 for U55 and U65, and Vela does not."""
+    asked = not device.is_gpu and weight_axis(node) == 1
+    return refused_by_compiler(device, node, "int16") if asked else None
 
 
 def _is_dynamic(node: Node) -> bool:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import io
 from typing import Any
 
 import torch
 from torch.fx import Node
 
+from ingot.capture import first_sentence
 from ingot.graph import value_of
 from ingot.retracing import quick
 from ingot.targets.arm.backend import FORMATS, Device, compile_spec, partitioner_class
@@ -28,16 +30,37 @@ def refusals(device: Device, question: Question) -> Answers:
     return found | _read(asking, program, [(s, p.replace("int8", "int16")) for s, p in question.keys])
 
 
+def refused_by_compiler(device: Device, node: Node, precision: str) -> str | None:
+    """What Vela says against an op by itself that the partitioner takes; None where it compiles it."""
+    question = Question()
+    question.add("", node, precision)
+    try:
+        _lower(question.exported(), _marker(device))
+    except Exception as e:
+        return f"Vela refuses it: {first_sentence(e)}"
+    return None
+
+
 class _Asked(Exception):
     """Ends the lowering once the partitioner has answered."""
 
 
-def _asker(device: Device) -> Any:
+def _marker(device: Device) -> Any:
     base = partitioner_class(device)
+
+    class Marking(base):  # type: ignore[misc,valid-type]
+        def partition(self, exported_program: Any) -> Any:
+            mark(exported_program.graph)
+            return super().partition(exported_program)
+
+    return Marking(compile_spec(device))
+
+
+def _asker(device: Device) -> Any:
+    base = type(_marker(device))
 
     class Asking(base):  # type: ignore[misc,valid-type]
         def partition(self, exported_program: Any) -> Any:
-            mark(exported_program.graph)
             super().partition(exported_program)
             self.seen = exported_program
             raise _Asked
@@ -46,15 +69,19 @@ def _asker(device: Device) -> Any:
 
 
 def _lowered(exported: Any, asking: Any) -> Any:
-    from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
-
-    config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=False)
     try:
-        with quick():
-            to_edge_transform_and_lower(exported, partitioner=[asking], compile_config=config)
+        _lower(exported, asking)
     except _Asked:
         return asking.seen
     raise AssertionError("the partitioner was not asked")
+
+
+def _lower(exported: Any, partitioner: Any) -> None:
+    from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
+
+    config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=False)
+    with quick(), contextlib.redirect_stdout(io.StringIO()):
+        to_edge_transform_and_lower(exported, partitioner=[partitioner], compile_config=config)
 
 
 def _to_int16(program: Any) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from ingot.casting import whole_file
 from ingot.errors import ArtefactError
+from ingot.targets.arm.requirements import VELA
 from ingot.targets.base import Ability
 
 FAILED = "Arm's tools failed on it"  # perhaps only this once: not kept
@@ -56,7 +57,8 @@ def _file(profile: str) -> Path | None:
 
 @cache
 def _edition() -> str:
-    """Changes with the backend, with torch and with the code that asks."""
+    """Changes with the backend and its compiler, with torch and with the code that asks."""
     versions = [importlib.metadata.version(p) for p in ("torch", "executorch", "torchao")]
+    versions.append(VELA.found() or "")
     code = [p.read_bytes() for p in sorted(Path(__file__).parent.glob("*.py"))]
     return hashlib.sha256(b"\0".join([*map(str.encode, versions), *code])).hexdigest()[:12]
