@@ -34,8 +34,10 @@ def lowered(
     with steps("lower"):
         done = lower_graph(form, quantized, plan, target, others)
     parts = {MAIN: (form, quantized), **(others or {})}
-    rest = {n: (target, recipe, m.io, m.delegates, n, m.host_ops, in_double) for n, m in done.methods.items()}
-    kept = {n: Evidence(*parts[n], *facts) for n, facts in rest.items()}
+    kept = {
+        name: Evidence(*parts[name], target, recipe, m.io, m.delegates, name, m.host_ops, in_double)
+        for name, m in done.methods.items()
+    }
     main = done.methods[MAIN]
     performance = tuple(p for d in main.delegates if (p := target.performance(d.files)) is not None)
     evidence = replace(kept.pop(MAIN), others=kept)

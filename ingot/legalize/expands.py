@@ -17,7 +17,8 @@ def rewrite(node: Node) -> Node | None:
     if not any(isinstance(a, Node) and a.target is aten.expand.default for a in node.args):
         return None
     args = [a.args[0] if isinstance(a, Node) and a.target is aten.expand.default else a for a in node.args]
-    return call(node, node.target, *args) if not node.kwargs and _stretches(node, args) else None
+    target: Any = node.target
+    return call(node, target, *args) if not node.kwargs and _stretches(node, args) else None
 
 
 def _stretches(node: Node, args: list[Any]) -> bool:

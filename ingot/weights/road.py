@@ -52,7 +52,8 @@ def chosen_weights(
 
     `seen` is what the model's own modules read, where somebody has looked already.
     """
-    layers = layers_of(module, weights.how.bits, weights.group, weights.embedding_bits, weights.head_bits)
+    others = (weights.embedding_bits or weights.how.bits, weights.head_bits or weights.how.bits)
+    layers = layers_of(module, weights.how.bits, weights.group, *others)
     if not layers:
         why = "no linear and no embedding has a constant weight"
         raise PlanError(f"{weights.scheme} finds nothing to do", why=why, hint="weights=None, and calibration data")

@@ -12,7 +12,8 @@ def quiet() -> Iterator[None]:
     import executorch.backends.vulkan.serialization.vulkan_graph_builder  # noqa: F401  sets the level when imported
 
     root = logging.getLogger()
-    level, _ = root.level, root.setLevel(logging.WARNING)
+    level = root.level
+    root.setLevel(logging.WARNING)
     try:
         yield
     finally:
