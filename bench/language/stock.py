@@ -64,6 +64,7 @@ def quantized(model: torch.nn.Module) -> None:
     four = Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4, weight_granularity=bulk)
     eight = Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int8, weight_granularity=head)
     table = IntxWeightOnlyConfig(weight_dtype=torch.int8, granularity=head)
+    model.get_input_embeddings().padding_idx = None  # with it the table stays float on the host, and has no kernel
     model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())  # tied weights cannot have two forms
     quantize_(model, four, lambda m, name: isinstance(m, torch.nn.Linear) and "lm_head" not in name)
     quantize_(model, eight, lambda m, name: "lm_head" in name)

@@ -1,0 +1,98 @@
+"""One way of generating text, in a process of its own: how many tokens a second, how much memory.
+
+python -m bench.language.contender ingot|stock|eager32|eager16|llama FOLDER
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+TOKENS = 64
+Next = Callable[[int, int], int]  # a token and its position -> the likeliest after it
+
+
+def ingot(folder: Path) -> Next:
+    from ingot.llm import text
+
+    session = text.open_session(folder)
+    return lambda token, position: int(session.feed(token).argmax())
+
+
+def stock(folder: Path) -> Next:
+    import executorch.kernels.quantized  # noqa: F401
+    import torch
+    from executorch.runtime import Runtime
+
+    program = Runtime.get().load_program(folder / "model.pte")
+    method = program.load_method("forward")
+
+    def next_token(token: int, position: int, _keep: Any = program) -> int:
+        return int(method.execute([torch.tensor([[token]]), torch.tensor([position])])[0][0, -1].argmax())
+
+    return next_token
+
+
+def eager(dtype: str) -> Next:
+    import torch
+
+    from bench.language.weights import checkpoint
+
+    model: Any = checkpoint().model.to(getattr(torch, dtype))
+    past: list[Any] = [None]
+
+    def next_token(token: int, position: int) -> int:
+        with torch.no_grad():
+            made = model(torch.tensor([[token]]), past_key_values=past[0], use_cache=True)
+        past[0] = made.past_key_values
+        return int(made.logits[0, -1].argmax())
+
+    return next_token
+
+
+def llama() -> Next:
+    import numpy as np
+    from llama_cpp import Llama
+
+    from bench.language.weights import CONTEXT, gguf
+
+    model = Llama(str(gguf()), n_ctx=CONTEXT, n_threads=os.cpu_count(), logits_all=False, verbose=False)
+
+    def next_token(token: int, position: int) -> int:
+        model.eval([token])
+        return int(np.argmax(model._scores[-1]))
+
+    return next_token
+
+
+KINDS: dict[str, Callable[[Path], Next]] = {
+    "ingot": ingot,
+    "stock": stock,
+    "eager32": lambda _: eager("float32"),
+    "eager16": lambda _: eager("bfloat16"),
+    "llama": lambda _: llama(),
+}
+
+
+def main(kind: str, folder: Path, prompt: list[int]) -> None:
+    step = KINDS[kind](folder)
+    token, made = 0, list[int]()
+    for position, given in enumerate(prompt):
+        token = step(given, position)
+    start = time.perf_counter()
+    for position in range(len(prompt), len(prompt) + TOKENS):
+        made.append(token)
+        token = step(token, position)
+    seconds = time.perf_counter() - start
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(json.dumps({"tokens_per_second": TOKENS / seconds, "peak_mb": most, "tokens": made}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), [int(t) for t in sys.argv[3].split(",")])

@@ -1,0 +1,40 @@
+"""Ingot's side: cast into a folder, with what that took.
+
+python -m bench.language.ours OUT [WEIGHTS as JSON]
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from bench.language.weights import CONTEXT, checkpoint, texts
+from ingot.llm import road, text
+
+# Four bits for the table, which is not multiplied by; what is left of 112 MB gives eight to those that gain most.
+WEIGHTS = {"scheme": "8da4w", "embedding_bits": 4, "most_bytes": 112_000_000}
+
+
+def main(folder: Path, weights: Any) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    found = checkpoint()
+    start = time.perf_counter()
+    casting, shape = road.cast(found, target="xnnpack", weights=weights, context=CONTEXT, texts=texts())
+    seconds = time.perf_counter() - start
+    casting.save(folder / "model.pte")
+    (folder / text.FILE).write_text(shape.to_json())
+    found.tokenizer.save_pretrained(folder)
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    facts = {"seconds": seconds, "peak_mb": most, "delegates": len(casting.delegates), "bytes": len(casting.pte)}
+    wide = sum(layer.bits == 8 for layer in casting.layers)
+    facts |= {"layers": len(casting.layers), "of 8 bits": wide, "timings": casting.timings}
+    (folder / "facts.json").write_text(json.dumps(facts))
+    print(json.dumps(facts))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]) if len(sys.argv) > 2 else WEIGHTS)
