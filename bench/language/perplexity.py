@@ -5,6 +5,7 @@ python -m bench.language.perplexity out/ours ...
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from pathlib import Path
@@ -34,7 +35,7 @@ def of_folder(folder: Path, texts: list[list[int]]) -> float:
     lost = list[float]()
     for tokens in texts:
         session = text.open_session(folder)
-        for token, after in zip(tokens, tokens[1:], strict=False):
+        for token, after in itertools.pairwise(tokens):
             lost.append(float(cross_entropy(session.feed(token)[None], torch.tensor([after]))))
     return math.exp(sum(lost) / len(lost))
 
@@ -46,9 +47,8 @@ def main(folders: list[Path]) -> None:
     print(f"float: {whole:.2f}")
     for folder in folders:
         made = of_folder(folder, texts)
-        print(
-            f"{folder.name}: {made:.2f}, {made / whole:.3f} of float, {(folder / 'model.pte').stat().st_size / 1e6:.1f} MB"
-        )
+        size = (folder / "model.pte").stat().st_size / 1e6
+        print(f"{folder.name}: {made:.2f}, {made / whole:.3f} of float, {size:.1f} MB")
 
 
 if __name__ == "__main__":

@@ -70,9 +70,8 @@ def _tell(runs: Runs, folders: dict[str, Path]) -> None:
         speeds = [r["tokens_per_second"] for r in each]
         ratio = statistics.median(a["tokens_per_second"] / b for a, b in zip(runs["ingot"], speeds, strict=False))
         spread = f"{statistics.median(speeds):.1f} ({min(speeds):.1f}, {max(speeds):.1f})"
-        print(
-            f"| {kind} | {spread} | {ratio:.2f} | {max(r['peak_mb'] for r in each):.0f} | {_export(folders.get(kind))} |"
-        )
+        most = max(r["peak_mb"] for r in each)
+        print(f"| {kind} | {spread} | {ratio:.2f} | {most:.0f} | {_export(folders.get(kind))} |")
 
 
 def _export(folder: Path | None) -> str:
