@@ -10,7 +10,8 @@ from torch import nn
 
 import ingot
 from ingot.weights.choice import Weights
-from ingot.weights.rounding import gptq, limits, nearest
+from ingot.weights.grid import recovered
+from ingot.weights.rounding import gptq, hqq, limits, minmax, nearest
 from ingot.weights.scheme import group_for
 
 # ---- rounding ----
@@ -112,6 +113,60 @@ def test_the_table_of_weights() -> None:
 def test_data_helps() -> None:
     with_data, without = cast("8da4w"), cast({"scheme": "8da4w", "method": "nearest"})
     assert with_data.check.outputs[0].sqnr_db > without.check.outputs[0].sqnr_db + 1
+
+
+def test_ways_to_round_without_data() -> None:
+    """The largest number of a group sets its scale; or the least square error; or scales and codes by turns."""
+    torch.manual_seed(0)
+    weight = torch.randn(64, 256)
+    error = {f.__name__: float((f(weight, 4, 32).real - weight).square().mean()) for f in (minmax, hqq, nearest)}
+    assert error["nearest"] <= error["hqq"] < error["minmax"]
+    assert cast("8da4w, method=hqq").check.passed
+    assert cast({"scheme": "8da4w", "method": "minmax"}).check.passed
+
+
+def test_gptq_without_data_is_refused() -> None:
+    with pytest.raises(ingot.PlanError, match="nothing to round with"):
+        ingot.cast(Net().eval(), texts()[0], target="xnnpack", weights="8da4w,method=gptq")
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.sampled_from([4, 8]), st.integers(1, 5), st.integers(0, 10_000))
+def test_weights_that_lie_on_a_grid_are_taken_over(bits: int, groups: int, seed: int) -> None:
+    at = torch.Generator().manual_seed(seed)
+    low, high = limits(bits)
+    codes = torch.randint(low, high + 1, (6, 32 * groups), generator=at)
+    scales = (torch.rand(6, groups, generator=at) + 0.01).to(torch.bfloat16).float()
+    weight = (codes.view(6, groups, 32) * scales[..., None]).view(6, -1)
+    found = recovered(weight, bits, 32)
+    assert found is not None
+    torch.testing.assert_close(found.real, weight, rtol=2**-8, atol=0)  # a scale of several is held as bfloat16
+    assert recovered(torch.randn(6, 32 * groups, generator=at), bits, 32) is None
+
+
+class Loud(nn.Module):
+    """One channel a hundred times as loud as the others, as transformers have them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(64, 64), nn.Linear(64, 64)
+        with torch.no_grad():
+            self.first.weight[7] *= 100
+            self.second.weight[:, 7] /= 100
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x)).relu()
+
+
+def test_loud_channels_are_evened_out() -> None:
+    torch.manual_seed(0)
+    batches, net = [(torch.randn(4, 64),) for _ in range(16)], Loud().eval()
+    even, plain = (
+        ingot.cast(net, batches[0], target="xnnpack", weights={"scheme": "8da8w", "method": m}, calibration=batches)
+        for m in ("auto", "nearest")
+    )
+    assert len(even.delegates) == 1
+    assert even.check.outputs[0].sqnr_db > plain.check.outputs[0].sqnr_db + 6
 
 
 def test_no_data_is_needed() -> None:

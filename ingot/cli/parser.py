@@ -122,7 +122,8 @@ def _command(commands: Any, name: str, help: str) -> argparse.ArgumentParser:
 def _language_arguments(parser: argparse.ArgumentParser) -> None:
     folder = "a language model instead: a folder with config.json and safetensors, or a .gguf file"
     parser.add_argument("--hf", type=Path, metavar="DIR", help=folder)
-    parser.add_argument("--weights", metavar="SCHEME", help="8da4w (default with --hf), 8da8w")
+    scheme = "8da4w (default with --hf), 8da8w, 4w on vulkan; more after commas: 8da4w,embedding_bits=4,group=64"
+    parser.add_argument("--weights", metavar="SCHEME", help=scheme)
     parser.add_argument("--context", type=int, default=256, metavar="TOKENS", help="the longest text (default 256)")
     parser.add_argument("--text", type=Path, metavar="FILE", help="text by which weights are rounded best")
 

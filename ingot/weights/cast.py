@@ -12,6 +12,7 @@ from ingot.capture import Program
 from ingot.casting import Casting
 from ingot.finishing import lowered, verified
 from ingot.legalize import legalized
+from ingot.memory import give_back
 from ingot.plan.solve import unquantized
 from ingot.progress import Silent, Steps
 from ingot.recipe import recipe_from
@@ -49,6 +50,7 @@ def cast_weights(
         parts = {n: legalized(p, backend, settings).program for n, (p, _) in (others or {}).items()}
         methods = {n: (p, chosen.applied(p.module)) for n, p in parts.items()}
         quantized, layers = chosen.applied(form.program.module), chosen.layers
+    give_back()
     facts = (form.program.module, backend, form.program.fingerprint, form.rewrites)
     made = planned(unquantized(*facts, "only weights are quantized"), layers, asked)
     made = replace(made, settings={**settings.remembered, "weights": asked.scheme})

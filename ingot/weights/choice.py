@@ -11,7 +11,7 @@ from ingot.recipe import Recipe
 from ingot.targets.base import Target
 from ingot.weights.scheme import SCHEMES, UNIT, Scheme
 
-METHODS = ("auto", "nearest", "gptq")
+METHODS = ("auto", "minmax", "nearest", "hqq", "gptq")
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,20 @@ def weights_from(value: Any) -> Weights:
     if isinstance(value, Weights):
         return value
     if isinstance(value, str):
-        return Weights(value)
+        scheme, *more = (part.strip() for part in value.split(","))
+        value = {"scheme": scheme, **dict(_named(part) for part in more)}
     if isinstance(value, Mapping):
         try:
             return Weights(**value)
         except TypeError as e:
             raise InputError("these weights cannot be", why=str(e), hint="weights='8da4w'") from e
     raise InputError(f"weights is a scheme by name, not {type(value).__name__}", hint="weights='8da4w'")
+
+
+def _named(part: str) -> tuple[str, int | str]:
+    """`group=64`, as a shell has it."""
+    name, _, value = (p.strip() for p in part.partition("="))
+    return name, int(value) if value.isdigit() else value
 
 
 def refuse_storage(recipe: Recipe) -> None:

@@ -19,12 +19,13 @@ from ingot.weights.choice import Weights
 from ingot.weights.grid import recovered
 from ingot.weights.moments import Moments, Read, by_layer, moments_of
 from ingot.weights.rewrite import with_weights
-from ingot.weights.rounding import Rounded, gptq, nearest
+from ingot.weights.rounding import Rounded, gptq, hqq, minmax, nearest
 from ingot.weights.scheme import Layer, layers_of
 from ingot.weights.smoothing import smoothed
 
 Batch = tuple[Any, ...]
 aten = torch.ops.aten
+ROWS = 8192
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,26 +58,30 @@ def chosen_weights(
     if not layers:
         why = "no linear and no embedding has a constant weight"
         raise PlanError(f"{weights.scheme} finds nothing to do", why=why, hint="weights=None, and calibration data")
-    read = {} if weights.method == "nearest" else _read(module, layers, batches, seen)
+    read = _read(module, layers, batches, seen) if weights.method in ("auto", "gptq") else {}
+    if weights.method == "gptq" and not read:
+        raise PlanError("gptq has nothing to round with", why="no data was given", hint="calibration=…, or --text FILE")
     even, now = smoothed(module, layers, read) if weights.how.dynamic else (module, read)
-    rounded = _all_rounded(even, layers, now)
+    rounded = _all_rounded(even, layers, now, weights.method)
     if weights.most_bytes is not None:
         narrow, layers = layers, widened(layers, _noises(even, rounded, now), weights.most_bytes)
-        rounded |= _all_rounded(even, [a for a, b in zip(layers, narrow, strict=True) if a != b], now)
+        rounded |= _all_rounded(even, [a for a, b in zip(layers, narrow, strict=True) if a != b], now, weights.method)
     loud = {name: read[name] for name in now if now[name] is not read[name]}
     if seen is not None:
         seen.reads.clear()  # a model's moments are as large as the model, and nobody needs them any more
     return Chosen(layers, rounded, loud, weights.how.dynamic)
 
 
-def _all_rounded(module: GraphModule, layers: Sequence[Layer], read: Mapping[str, Read]) -> dict[str, Rounded]:
+def _all_rounded(
+    module: GraphModule, layers: Sequence[Layer], read: Mapping[str, Read], method: str
+) -> dict[str, Rounded]:
     """One weight in one form is rounded once: an embedding has the numbers of a head that it is tied to."""
     nodes, made = {n.name: n for n in module.graph.nodes}, dict[Any, Rounded]()
     keys = {n.name: (_stored(nodes[n.name], n).data_ptr(), n.bits, n.group) for n in layers}
     for layer in sorted(layers, key=lambda n: n.kind, reverse=True):  # linears first: they have read something
         if keys[layer.name] not in made:
             weight, seen = _stored(nodes[layer.name], layer).detach().float(), read.get(layer.name)
-            made[keys[layer.name]] = _rounded(weight, layer, None if seen is None else seen.second)
+            made[keys[layer.name]] = _rounded(weight, layer, method, None if seen is None else seen.second)
     return {name: made[key] for name, key in keys.items()}
 
 
@@ -99,11 +104,17 @@ def _stored(node: Node, layer: Layer) -> Tensor:
     return weight
 
 
-def _rounded(weight: Tensor, layer: Layer, moments: Tensor | None) -> Rounded:
+def _rounded(weight: Tensor, layer: Layer, method: str, moments: Tensor | None) -> Rounded:
+    """Some rows at a time: they do not know of each other, and a head has as many as there are words."""
+    parts = [_some_rounded(rows, layer, method, moments) for rows in weight.split(ROWS)]
+    return Rounded(torch.cat([p.codes for p in parts]), torch.cat([p.scales for p in parts]))
+
+
+def _some_rounded(weight: Tensor, layer: Layer, method: str, moments: Tensor | None) -> Rounded:
     if (found := recovered(weight, layer.bits, layer.group)) is not None:
         return found
     if moments is None:
-        return nearest(weight, layer.bits, layer.group)
+        return {"minmax": minmax, "hqq": hqq}.get(method, nearest)(weight, layer.bits, layer.group)
     return gptq(weight, layer.bits, layer.group, moments)
 
 

