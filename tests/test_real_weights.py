@@ -94,9 +94,21 @@ def test_a_language_model(smollm: checkpoint.Checkpoint, tmp_path: Path) -> None
     prompt = road.tokens_of(smollm, "The capital of France is")
     made = list(text.generate(text.open_session(tmp_path), prompt, 64))
     assert "Paris" in smollm.tokenizer.decode(made)
-    assert made == list(text.generate(_Eager(casting, shape), prompt, 64))
+    _same_as_eager(_Eager(casting, shape), prompt, made)
     tokens = road.tokens_of(smollm, "The old woman opened the door of the station and looked for the train to the sea.")
     assert _perplexity(text.open_session(tmp_path), tokens) < 1.25 * _perplexity(_Float(smollm.model), tokens)
+
+
+def _same_as_eager(eager: text.Session, prompt: list[int], made: list[int]) -> None:
+    """Token after token the likeliest of the quantized graph, or so near to it that thirty layers of rounding decide."""
+    logits = [eager.feed(token) for token in prompt][-1]
+    equal = 0
+    for token in made:
+        best = logits.max()
+        assert best - logits[token] < 0.1 * logits.std(), f"token {token} after {equal} that were the same"
+        equal += int(logits[token] == best)
+        logits = eager.feed(token)
+    assert equal >= 0.9 * len(made)
 
 
 class _Eager(text.Session):
