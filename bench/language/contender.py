@@ -21,8 +21,16 @@ Next = Callable[[int, int], int]  # a token and its position -> the likeliest af
 def ingot(folder: Path) -> Next:
     from ingot.llm import text
 
+    _alone()
     session = text.open_session(folder)
     return lambda token, position: int(session.feed(token).argmax())
+
+
+def _alone() -> None:
+    """ExecuTorch has threads of its own: torch's, which copy its outputs, would spin beside them."""
+    import torch
+
+    torch.set_num_threads(1)
 
 
 def stock(folder: Path) -> Next:
@@ -30,6 +38,7 @@ def stock(folder: Path) -> Next:
     import torch
     from executorch.runtime import Runtime
 
+    _alone()
     program = Runtime.get().load_program(folder / "model.pte")
     method = program.load_method("forward")
 

@@ -8,6 +8,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from ingot.casting import Casting
 from ingot.cli.files import check_folder, read_bytes, write_folders
 from ingot.cli.output import OK, WRONG, Answer, watched
@@ -52,6 +54,7 @@ def _tokenizer(tokenizer: Any) -> dict[str, bytes]:
 def generate(options: argparse.Namespace) -> Answer:
     """On a terminal tokens appear as they are made; speed and memory at the end."""
     letters = _letters(options.folder)
+    torch.set_num_threads(1)  # the runtime has threads of its own, and torch's would spin beside them
     session, prompt = text.open_session(options.folder), letters.encode(options.prompt).ids
     made, clock = list[int](), text.Clock(len(prompt))
     shown = "stdout" in watched and sys.stderr.isatty() and not options.json  # else it is in the answer
