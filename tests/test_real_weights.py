@@ -81,7 +81,7 @@ still warm under his arm. In the market square they were setting up the stalls: 
 books that nobody had opened for years. He stopped, as he always did, and read a page. """
 
 
-@pytest.mark.slow
+@pytest.mark.real
 def test_a_language_model(smollm: checkpoint.Checkpoint, tmp_path: Path) -> None:
     """SmolLM2-135M: one delegate, readable text, the tokens of its own quantized graph, little perplexity lost."""
     weights = {"scheme": "8da4w", "embedding_bits": 4}
