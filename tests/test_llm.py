@@ -77,7 +77,7 @@ def test_one_delegate(cast: tuple[ingot.Casting, Path, Any]) -> None:
 def test_greedy_tokens_are_those_of_the_quantized_model(cast: tuple[ingot.Casting, Path, Any]) -> None:
     casting, folder, _ = cast
     made, speed = text.timed(text.open_session(folder), [5, 9, 33], 20)
-    assert made == list(text.generate(_Eager(casting, text.Shape.of(folder)), [5, 9, 33], 20))
+    assert made == list(text.generate(Eager(casting, text.Shape.of(folder)), [5, 9, 33], 20))
     assert (speed.prompt, speed.made) == (3, 20)
     assert speed.tokens_per_second > 0
 
@@ -102,7 +102,7 @@ def test_a_prompt_is_read_in_strides(cast: tuple[ingot.Casting, Path, Any]) -> N
         assert said < stored < 1.3 * said, kind  # the rest: norms, tables of cosines
 
 
-class _Eager(text.Session):
+class Eager(text.Session):
     """The quantized graph in eager torch, called as the program is."""
 
     def __init__(self, casting: ingot.Casting, shape: text.Shape) -> None:

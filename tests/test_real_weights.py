@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 import ingot
 from ingot.child import run_pte
 from ingot.llm import checkpoint, library, road, text
+from tests.test_llm import Eager
 
 SENTENCES = (
     "A man is eating food.", "The weather is lovely today, isn't it?", "He drove to the stadium with his brother.",
@@ -94,7 +95,7 @@ def test_a_language_model(smollm: checkpoint.Checkpoint, tmp_path: Path) -> None
     prompt = road.tokens_of(smollm, "The capital of France is")
     made = list(text.generate(text.open_session(tmp_path), prompt, 64))
     assert "Paris" in smollm.tokenizer.decode(made)
-    _same_as_eager(_Eager(casting, shape), prompt, made)
+    _same_as_eager(Eager(casting, shape), prompt, made)
     tokens = road.tokens_of(smollm, "The old woman opened the door of the station and looked for the train to the sea.")
     assert _perplexity(text.open_session(tmp_path), tokens) < 1.25 * _perplexity(_Float(smollm.model), tokens)
 
@@ -109,18 +110,6 @@ def _same_as_eager(eager: text.Session, prompt: list[int], made: list[int]) -> N
         equal += int(logits[token] == best)
         logits = eager.feed(token)
     assert equal >= 0.9 * len(made)
-
-
-class _Eager(text.Session):
-    """The quantized graph in eager torch, called as the program is."""
-
-    def __init__(self, casting: ingot.Casting, shape: text.Shape) -> None:
-        super().__init__(self, shape)
-        self.graph = casting.evidence.quantized
-
-    def execute(self, given: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        with torch.no_grad():
-            return self.graph(*given)
 
 
 class _Float:
