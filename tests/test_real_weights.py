@@ -16,7 +16,6 @@ from torch.nn.functional import cross_entropy
 import ingot
 from ingot.child import run_pte
 from ingot.llm import checkpoint, library, road, text
-from tests.test_llm import Eager
 
 SENTENCES = (
     "A man is eating food.", "The weather is lovely today, isn't it?", "He drove to the stadium with his brother.",
@@ -84,7 +83,7 @@ books that nobody had opened for years. He stopped, as he always did, and read a
 
 @pytest.mark.real
 def test_a_language_model(smollm: checkpoint.Checkpoint, tmp_path: Path) -> None:
-    """SmolLM2-135M: one delegate, readable text, the tokens of its own quantized graph, little perplexity lost."""
+    """SmolLM2-135M: one delegate, readable text, little perplexity lost."""
     weights = {"scheme": "8da4w", "embedding_bits": 4}
     casting, shape = road.cast(smollm, target="xnnpack", weights=weights, context=96, texts=[WORDS * 4])
     assert len(casting.delegates) == 1
@@ -95,21 +94,8 @@ def test_a_language_model(smollm: checkpoint.Checkpoint, tmp_path: Path) -> None
     prompt = road.tokens_of(smollm, "The capital of France is")
     made = list(text.generate(text.open_session(tmp_path), prompt, 64))
     assert "Paris" in smollm.tokenizer.decode(made)
-    _same_as_eager(Eager(casting, shape), prompt, made)
     tokens = road.tokens_of(smollm, "The old woman opened the door of the station and looked for the train to the sea.")
     assert _perplexity(text.open_session(tmp_path), tokens) < 1.25 * _perplexity(_Float(smollm.model), tokens)
-
-
-def _same_as_eager(eager: text.Session, prompt: list[int], made: list[int]) -> None:
-    """Token after token the likeliest of the quantized graph, or so near to it that thirty layers of rounding decide."""
-    logits = [eager.feed(token) for token in prompt][-1]
-    equal = 0
-    for token in made:
-        best = logits.max()
-        assert best - logits[token] < 0.1 * logits.std(), f"token {token} after {equal} that were the same"
-        equal += int(logits[token] == best)
-        logits = eager.feed(token)
-    assert equal >= 0.9 * len(made)
 
 
 class _Float:
