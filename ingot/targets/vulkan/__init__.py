@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -41,14 +40,6 @@ def run(
     return execute(pte, batches, {BACKEND: Delegates(read(pte, method).named_data), **(beside or {})}, timeout, method)
 
 
-@contextmanager
-def lowering() -> Iterator[None]:
-    from ingot.targets.vulkan.repairs import repaired
-
-    with quiet(), repaired():
-        yield
-
-
 VULKAN = Target(
     name="vulkan",
     backend=BACKEND,
@@ -69,6 +60,6 @@ VULKAN = Target(
     prices=Prices({"float": 1.0}),
     weight_schemes=("4w", "8da4w"),
     weight_bits=(4,),
-    lowering=lowering,
+    lowering=quiet,
     hints=HINTS,
 )
