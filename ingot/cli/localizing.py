@@ -74,7 +74,7 @@ def _registers(model: str) -> str:
     """The line that loads the user's own code, by which ops and backends of one's own are registered."""
     where, _, _ = model.rpartition(":")
     if where.endswith(".py"):
-        return f'import runpy\n\nrunpy.run_path("{Path(where).resolve()}")'
+        return f"import runpy\n\nrunpy.run_path({str(Path(where).resolve())!r})"
     return f"import {where}" if where else ""
 
 
