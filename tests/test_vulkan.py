@@ -51,8 +51,7 @@ def test_a_decoder_is_one_delegate(scheme: str) -> None:
     assert casting.host_ops == ()
     assert casting.check.executed_on == EXECUTED_ON
     assert "no shader ran" in EXECUTED_ON
-    # Where activations are rounded, a number near a middle goes the other way in single precision.
-    assert min(o.faithful_db for o in casting.check.outputs) > (100 if scheme == "4w" else 40)
+    assert min(o.faithful_db for o in casting.check.outputs) > 100
     assert any("method prefill: 1 delegate, 0 ops on the host" in n for n in casting.notes)
     held = {
         dtype_of(v)

@@ -30,10 +30,10 @@ def linear_dq8ca_q4gsw(
     x: Tensor, scale: Tensor, zero: Tensor, packed: Tensor, sums: Tensor, scales: Tensor, group: int,
     bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Each token is rounded by its own scale; what its zero point adds is taken off by the sums of each group."""
+    """Each token times the inverse of its scale, rounded; what its zero point adds is taken off by sums of groups."""
     by_token = (*x.shape[:-1], 1)
     step, middle = scale.reshape(by_token), zero.reshape(by_token).float()
-    codes = (x / step).round().add(middle).clamp(-128, 127)
+    codes = (x * (1 / step)).round().add(middle).clamp(-128, 127)
     rows = packed.shape[0]
     weights = _unpacked(packed)[:, : x.shape[-1]].view(rows, -1, group).float()
     products = torch.einsum("...gk,ngk->...gn", codes.view(*x.shape[:-1], -1, group), weights)
