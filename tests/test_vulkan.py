@@ -46,7 +46,7 @@ def test_a_decoder_is_one_delegate(scheme: str) -> None:
     """Nothing is left to the host, in either method; the bytes compute the quantized graph; no bfloat16."""
     found = checkpoint.Checkpoint(tiny().to(torch.bfloat16).to(torch.float32), Letters(), "tiny")
     texts = ["a small text to round weights with, longer than a stride of it"]
-    casting, _ = road.cast(found, target="vulkan", weights=scheme, context=32, texts=texts)
+    casting, _ = road.cast(found, target="vulkan", weights=scheme, context=48, texts=texts)
     assert len(casting.delegates) == 1
     assert casting.host_ops == ()
     assert casting.check.executed_on == EXECUTED_ON

@@ -1,9 +1,10 @@
 """A causal language model of `transformers` as one step: tokens and what came before in, logits and what is new out.
 
 Keys and values of the tokens before are inputs, those of the new ones are outputs: who calls the program keeps them. So
-nothing is written inside, a delegate never ends for a cache, and attention never copies what it has: scores over the
-old and the new are made apart and meet in one softmax. Keys lie as heads x size x tokens, the way scores read them,
-values as heads x tokens x size.
+nothing is written inside, a delegate never ends for a cache, and attention never copies what it has: scores of the new
+tokens are put where their keys will be kept, among those of the old. Keys lie as heads x size x tokens, the way scores
+read them, values as heads x tokens x size. How many tokens there is room for may vary from call to call: a short text
+costs little.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -21,13 +23,33 @@ from ingot.llm.library import transformers
 
 Past = list[tuple[Tensor, Tensor]]
 HIDDEN = -1e9  # added to the scores of places that hold nothing yet
+ROOM = 32  # tokens that there is room for grow by this many: all shapes are looked at anew each time
 _step: ContextVar[Step] = ContextVar("ingot_step")
 
 
-def empty_past(layers: int, heads: int, size: int, context: int) -> list[Tensor]:
+@dataclass(frozen=True)
+class Heads:
+    """Of keys and values, and how many queries share each."""
+
+    many: int
+    sharing: int
+    size: int
+
+
+def empty_past(layers: int, heads: Heads, room: int) -> list[Tensor]:
     """Keys and values of each layer before the first token."""
-    shapes = ((heads, size, context), (heads, context, size))
+    shapes = ((heads.many, heads.size, room), (heads.many, room, heads.size))
     return [torch.zeros(shape) for _ in range(layers) for shape in shapes]
+
+
+def with_room(past: list[Tensor], room: int) -> list[Tensor]:
+    """The same keys and values where there is room for more."""
+    grown = [(0, room - t.shape[-1]) if i % 2 == 0 else (0, 0, 0, room - t.shape[1]) for i, t in enumerate(past)]
+    return [nn.functional.pad(t, more) for t, more in zip(past, grown, strict=True)]
+
+
+def room_for(tokens: int, context: int) -> int:
+    return min(context, -(-tokens // ROOM) * ROOM)
 
 
 def keep(past: list[Tensor], new: Sequence[Tensor], position: int, many: int = 1) -> None:
@@ -40,20 +62,19 @@ def keep(past: list[Tensor], new: Sequence[Tensor], position: int, many: int = 1
             kept.numpy()[:, :, places] = made.numpy()[:, :, last]
 
 
-def aligned(tokens: Sequence[int], position: int, width: int, context: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Tokens, places and mask for up to `width` new tokens after `position` old ones.
+def aligned(tokens: Sequence[int], position: int, width: int, heads: Heads, room: int) -> tuple[Tensor, ...]:
+    """Tokens, positions, mask and places for up to `width` new tokens after `position` old ones.
 
-    They stand at the right end, so that the last one's logits are asked for; what fills up on the left sees itself
-    alone, and nothing sees it.
+    They stand at the right end, so that the last one's logits are asked for; what fills up on the left has no place,
+    and nothing sees it.
     """
-    many = len(tokens)
-    mask = torch.full((1, 1, width, context + width), HIDDEN)
-    mask[..., context:].diagonal(dim1=-2, dim2=-1).zero_()
-    mask[..., -many:, :position] = 0
-    mask[..., -many:, context + width - many :] = torch.full((many, many), HIDDEN).triu(1)
-    places = torch.zeros(width, dtype=torch.long)
-    places[-many:] = torch.arange(position, position + many)
-    return torch.tensor([[0] * (width - many) + list(tokens)]), places, mask
+    many, end = len(tokens), position + len(tokens)
+    mask, places = torch.full((1, width, room), HIDDEN), torch.zeros(heads.many, width, room)
+    mask[:, -many:, :end] = torch.full((many, end), HIDDEN).triu(position + 1)
+    places[:, -many:, position:end] = torch.eye(many)
+    positions = torch.zeros(width, dtype=torch.long)
+    positions[-many:] = torch.arange(position, end)
+    return torch.tensor([[0] * (width - many) + list(tokens)]), positions, mask.repeat(1, heads.sharing, 1), places
 
 
 class Step:
@@ -61,30 +82,34 @@ class Step:
 
     is_compileable, is_sliding = False, [False]
 
-    def __init__(self, positions: Tensor, past: Past) -> None:
-        self.positions, self.past, self.new = positions, past, Past()
+    def __init__(self, positions: Tensor, mask: Tensor, places: Tensor, past: Past) -> None:
+        self.positions, self.mask, self.places, self.past, self.new = positions, mask, places, past, Past()
 
     def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         self.new.append((key[0].transpose(1, 2), value[0]))
         return key, value
 
     def get_seq_length(self, *_: Any) -> int:
-        return int(self.past[0][1].shape[1])
+        return 0  # asked for where positions are not given
 
 
 def attend(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, **_: Any
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, _: Tensor, scaling: float, **__: Any
 ) -> tuple[Tensor, None]:
     """Heads that share keys are one batch with more rows."""
-    old_keys, old_values = _step.get().past[module.layer_idx]  # type: ignore[index]
-    heads, many, size = key.shape[1], query.shape[2], query.shape[3]
+    step, (_, heads, many, size) = _step.get(), key.shape
+    old_keys, old_values = step.past[module.layer_idx]  # type: ignore[index]
     q = (query * scaling).reshape(heads, -1, size)
-    scores = torch.cat([torch.bmm(q, old_keys), torch.bmm(q, key[0].transpose(1, 2))], -1)
-    scores = (scores.view(query.shape[1], many, -1) + mask[0]).view(heads, -1, scores.shape[-1])
-    shares = torch.softmax(scores, -1)
-    length = old_values.shape[1]
-    made = torch.bmm(shares[..., :length], old_values) + torch.bmm(shares[..., length:], value[0])
+    own = _product(torch.bmm(q, key[0].transpose(1, 2)), step.places)
+    shares = torch.softmax(torch.bmm(q, old_keys) + own + step.mask, -1)
+    new_shares = torch.bmm(shares, step.places.transpose(1, 2))
+    made = torch.bmm(shares, old_values) + _product(new_shares, value[0])
     return made.view(1, query.shape[1], many, size).transpose(1, 2), None
+
+
+def _product(a: Tensor, b: Tensor) -> Tensor:
+    """Of matrices; of a column and a row it is quicker number by number."""
+    return a * b if a.shape[-1] == 1 else torch.bmm(a, b)
 
 
 class Places(nn.Module):
@@ -111,24 +136,31 @@ def _refuse_strange(model: Any) -> None:
 
 
 class Decoder(nn.Module):
-    """forward(tokens, positions, mask, keys and values by layer) -> logits of the last token, new keys and values."""
+    """forward(tokens, positions, mask, places, keys and values by layer) -> last logits, new keys and values.
+
+    A mask has a column for each token that there is room for and a row for each new one, as often as queries share a
+    key. `places` has a one where a new token will be kept, for each head of keys.
+    """
 
     def __init__(self, model: Any, context: int) -> None:
         super().__init__()
         _refuse_strange(model)
         transformers().AttentionInterface.register("ingot", attend)
         self.model, self.context, config = model, context, model.config
-        self.layers, self.heads = config.num_hidden_layers, config.num_key_value_heads
-        self.size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        many = config.num_key_value_heads
+        self.layers, self.heads = config.num_hidden_layers, Heads(many, config.num_attention_heads // many, size)
         self.places = Places(model.model.rotary_emb, context, model.dtype)
 
-    def forward(self, tokens: Tensor, positions: Tensor, mask: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
-        step = Step(positions, list(zip(past[::2], past[1::2], strict=True)))
+    def forward(
+        self, tokens: Tensor, positions: Tensor, mask: Tensor, places: Tensor, *past: Tensor
+    ) -> tuple[Tensor, ...]:
+        step = Step(positions, mask, places, list(zip(past[::2], past[1::2], strict=True)))
         with self._taken_over(step):
             made = self.model(
                 input_ids=tokens,
                 position_ids=positions[None],
-                attention_mask=mask,
+                attention_mask=mask[None],  # of four dimensions: none is made
                 past_key_values=step,
                 logits_to_keep=1,
             )
@@ -148,14 +180,24 @@ class Decoder(nn.Module):
 
     def whole(self, tokens: list[int]) -> tuple[Tensor, ...]:
         """Inputs for a text at once, with nothing before it."""
-        many = min(len(tokens), self.context)
-        mask = torch.full((1, 1, many, self.context + many), HIDDEN)
-        mask[..., self.context :] = torch.full((many, many), HIDDEN).triu(1)
-        _, positions, _, *past = self.example(many)
-        return torch.tensor([tokens[:many]]), positions, mask, *past
+        return self.given(tokens[: self.context], self.empty(room_for(len(tokens), self.context)), 0)
 
     def example(self, many: int) -> tuple[Tensor, ...]:
-        """Inputs for `many` new tokens."""
-        mask = torch.zeros(1, 1, many, self.context + many)
-        past = empty_past(self.layers, self.heads, self.size, self.context)
-        return torch.zeros(1, many, dtype=torch.long), torch.arange(many), mask, *past
+        """Inputs for `many` new tokens, in a program with as much room as it will ever have."""
+        return self.given([0] * many, self.empty(self.context), 0)
+
+    def given(self, tokens: list[int], past: list[Tensor], position: int, width: int = 0) -> tuple[Tensor, ...]:
+        """Inputs for some tokens after others, `width` of them at once."""
+        return *aligned(tokens, position, width or len(tokens), self.heads, past[0].shape[-1]), *past
+
+    def empty(self, room: int) -> list[Tensor]:
+        return empty_past(self.layers, self.heads, room)
+
+    @property
+    def dynamic_shapes(self) -> Any:
+        """Room for tokens varies, unless there is so little that it never grows."""
+        if self.context <= ROOM:
+            return None
+        room = torch.export.Dim("room", min=ROOM, max=self.context)
+        past = tuple({2 if i % 2 == 0 else 1: room} for i in range(2 * self.layers))
+        return {"tokens": None, "positions": None, "mask": {2: room}, "places": {2: room}, "past": past}

@@ -10,7 +10,7 @@ import torch
 from ingot import api
 from ingot.casting import Casting
 from ingot.llm.checkpoint import Checkpoint
-from ingot.llm.decoder import HIDDEN, Decoder, aligned, keep
+from ingot.llm.decoder import Decoder, keep, room_for, with_room
 from ingot.llm.text import Shape
 from ingot.weights.cast import cast_weights
 from ingot.weights.moments import watching
@@ -29,15 +29,15 @@ def cast(
     with watching(decoder) as seen:
         for tokens in windows[:: -(-len(windows) // MOST) or 1]:
             decoder(*decoder.whole(tokens))
-    program = api.capture(decoder, decoder.example(1))
+    program = api.capture(decoder, decoder.example(1), dynamic_shapes=decoder.dynamic_shapes)
     batches = steps_of(decoder, read[0][:CHECKED]) if read else []
     recipe = {"lend_inputs": True}  # keys and values are megabytes
     many = min(PREFILL, context)
-    prefill = api.capture(decoder, decoder.example(many))
+    prefill = api.capture(decoder, decoder.example(many), dynamic_shapes=decoder.dynamic_shapes)
     others = {"prefill": (prefill, chunks_of(decoder, read[0], many) if read else [])}
     seen_by = seen if read else None
     casting = cast_weights(program, target, weights, batches, recipe, seen=seen_by, others=others, **how)
-    return casting, Shape(context, decoder.layers, decoder.heads, decoder.size, _stops(checkpoint.model), many)
+    return casting, Shape(context, decoder.layers, decoder.heads, _stops(checkpoint.model), many)
 
 
 def tokens_of(checkpoint: Checkpoint, text: str) -> list[int]:
@@ -51,25 +51,22 @@ def _stops(model: Any) -> tuple[int, ...]:
 
 def steps_of(decoder: Decoder, tokens: list[int]) -> list[tuple[torch.Tensor, ...]]:
     """What the program is called with, token after token, as the float model sees it."""
-    made, past = [], list(decoder.example(1)[3:])
-    mask = torch.full((1, 1, 1, decoder.context + 1), HIDDEN)
-    mask[..., -1] = 0
+    made, past = [], decoder.empty(room_for(len(tokens), decoder.context))
     with torch.no_grad():
         for i, token in enumerate(tokens[: decoder.context]):
-            given = (torch.tensor([[token]]), torch.tensor([i]), mask.clone(), *(p.clone() for p in past))
-            made.append(given)
-            keep(past, decoder(*given)[1:], i)
-            mask[..., i] = 0
+            made.append(decoder.given([token], [p.clone() for p in past], i))
+            keep(past, decoder(*made[-1])[1:], i)
     return made
 
 
 def chunks_of(decoder: Decoder, tokens: list[int], many: int) -> list[tuple[torch.Tensor, ...]]:
     """What the program is called with to read a prompt: one full stride, and one after it that is not."""
-    past, first = list(decoder.example(1)[3:]), tokens[:many]
-    given = (*aligned(first, 0, many, decoder.context), *(p.clone() for p in past))
+    past, first = decoder.empty(room_for(many, decoder.context)), tokens[:many]
+    given = decoder.given(first, [p.clone() for p in past], 0, many)
     rest = tokens[many : many + max(1, many // 2)][: decoder.context - len(first)]
     if len(first) < many or not rest:
         return [given]
     with torch.no_grad():
         keep(past, decoder(*given)[1:], 0, many)
-    return [given, (*aligned(rest, many, many, decoder.context), *past)]
+    more = with_room(past, room_for(many + len(rest), decoder.context))
+    return [given, decoder.given(rest, more, many, many)]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ingot.errors import ArtefactError, InputError
-from ingot.llm.decoder import HIDDEN, aligned, empty_past, keep
+from ingot.llm.decoder import Heads, aligned, empty_past, keep, room_for, with_room
 
 FILE = "decoder.json"
 
@@ -26,8 +26,7 @@ class Shape:
 
     context: int
     layers: int
-    heads: int
-    size: int
+    heads: Heads
     stops: tuple[int, ...] = ()  # tokens that end a text
     prefill: int = 0  # tokens of a prompt that its method of that name reads at once; 0: it has none
 
@@ -38,9 +37,9 @@ class Shape:
     def of(folder: Path) -> Shape:
         try:
             data = json.loads((folder / FILE).read_text())
-            return Shape(**{**data, "stops": tuple(data["stops"])})
+            return Shape(**{**data, "heads": Heads(**data["heads"]), "stops": tuple(data["stops"])})
         except (OSError, ValueError, KeyError, TypeError) as e:
-            hint = "name the folder that `ingot cast --hf` wrote"
+            hint = "name a folder that `ingot cast --hf` of this version wrote"
             raise InputError(f"{folder} holds no decoder", why=str(e), hint=hint) from e
 
 
@@ -50,9 +49,7 @@ class Session:
     def __init__(self, method: Any, shape: Shape, program: Any = None) -> None:
         self.method, self.shape, self.position = method, shape, 0
         self.program = program  # it must outlive its method
-        self.past = empty_past(shape.layers, shape.heads, shape.size, shape.context)
-        self.mask = torch.full((1, 1, 1, shape.context + 1), HIDDEN)
-        self.mask[..., -1] = 0
+        self.past = empty_past(shape.layers, shape.heads, room_for(1, shape.context))
 
     def feed(self, token: int) -> Tensor:
         """The logits after one more token."""
@@ -60,10 +57,7 @@ class Session:
             raise InputError(
                 f"the text is longer than the context of {self.shape.context} tokens", hint="cast with more"
             )
-        given = (torch.tensor([[token]]), torch.tensor([self.position]), self.mask, *self.past)
-        logits, *new = self.method.execute(list(given))
-        self._kept(new, 1)
-        return logits[0]
+        return self._executed(self.method, [token], 1)
 
     def read(self, prompt: list[int]) -> Tensor:
         """The logits after a prompt: in strides where the program has a method for them, token after token else."""
@@ -72,16 +66,18 @@ class Session:
             return [self.feed(token) for token in prompt][-1]
         reader = self.program.load_method("prefill")  # let go of afterwards: it has its own copy of the weights
         for start in range(0, len(prompt), stride):
-            part = prompt[start : start + stride]
-            given = (*aligned(part, self.position, stride, self.shape.context), *self.past)
-            logits, *new = reader.execute(list(given))
-            self._kept(new, len(part))
-        return logits[0].clone()
+            logits = self._executed(reader, prompt[start : start + stride], stride)
+        return logits.clone()
 
-    def _kept(self, new: list[Tensor], many: int) -> None:
-        keep(self.past, new, self.position, many)
-        self.mask[..., self.position : self.position + many] = 0
-        self.position += many
+    def _executed(self, method: Any, tokens: list[int], width: int) -> Tensor:
+        end = self.position + len(tokens)
+        if (room := room_for(end, self.shape.context)) > self.past[0].shape[-1]:
+            self.past = with_room(self.past, room)
+        given = aligned(tokens, self.position, width, self.shape.heads, self.past[0].shape[-1])
+        logits, *new = method.execute([*given, *self.past])
+        keep(self.past, new, self.position, len(tokens))
+        self.position = end
+        return logits[0]
 
 
 def open_session(folder: Path) -> Session:
