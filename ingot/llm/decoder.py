@@ -94,14 +94,14 @@ class Step:
 
 
 def attend(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, _: Tensor, scaling: float, **__: Any
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scaling: float, **_: Any
 ) -> tuple[Tensor, None]:
     """Heads that share keys are one batch with more rows."""
-    step, (_, heads, many, size) = _step.get(), key.shape
+    step, (heads, many, size) = _step.get(), key.shape[1:]
     old_keys, old_values = step.past[module.layer_idx]  # type: ignore[index]
     q = (query * scaling).reshape(heads, -1, size)
     own = _product(torch.bmm(q, key[0].transpose(1, 2)), step.places)
-    shares = torch.softmax(torch.bmm(q, old_keys) + own + step.mask, -1)
+    shares = torch.softmax(torch.bmm(q, old_keys) + own + mask[0], -1)
     new_shares = torch.bmm(shares, step.places.transpose(1, 2))
     made = torch.bmm(shares, old_values) + _product(new_shares, value[0])
     return made.view(1, query.shape[1], many, size).transpose(1, 2), None
