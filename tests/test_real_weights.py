@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 import ingot
 from ingot.child import run_pte
 from ingot.llm import checkpoint, library, road, text
+from tests.test_llm import Eager
 
 SENTENCES = (
     "A man is eating food.", "The weather is lovely today, isn't it?", "He drove to the stadium with his brother.",
@@ -83,7 +84,7 @@ books that nobody had opened for years. He stopped, as he always did, and read a
 
 @pytest.mark.real
 def test_a_language_model(smollm: checkpoint.Checkpoint, tmp_path: Path) -> None:
-    """SmolLM2-135M: one delegate, readable text, little perplexity lost."""
+    """SmolLM2-135M: one delegate, readable text, the tokens of its own quantized graph, little perplexity lost."""
     weights = {"scheme": "8da4w", "embedding_bits": 4}
     casting, shape = road.cast(smollm, target="xnnpack", weights=weights, context=96, texts=[WORDS * 4])
     assert len(casting.delegates) == 1
@@ -94,6 +95,10 @@ def test_a_language_model(smollm: checkpoint.Checkpoint, tmp_path: Path) -> None
     prompt = road.tokens_of(smollm, "The capital of France is")
     made = list(text.generate(text.open_session(tmp_path), prompt, 64))
     assert "Paris" in smollm.tokenizer.decode(made)
+    counting = road.tokens_of(smollm, "1, 2, 3, 4, 5, 6, 7, 8,")  # where it is sure: see decision 17
+    made = list(text.generate(text.open_session(tmp_path), counting, 64))
+    assert len(made) == 64
+    assert made == list(text.generate(Eager(casting, shape), counting, 64))
     tokens = road.tokens_of(smollm, "The old woman opened the door of the station and looked for the train to the sea.")
     assert _perplexity(text.open_session(tmp_path), tokens) < 1.25 * _perplexity(_Float(smollm.model), tokens)
 

@@ -64,14 +64,14 @@ def _measured(kind: str, folder: Path, prompt: list[int]) -> dict[str, Any] | No
 
 def _tell(runs: Runs, folders: dict[str, Path]) -> None:
     """Median and range of tokens a second, the ratio of ours to it by round, memory."""
-    print("| | tokens/s, median (least, most) | Ingot's ratio to it | MB | export s | delegates | MB of file |")
-    print("|---|--:|--:|--:|--:|--:|--:|")
+    print("| | tokens/s, median (least, most) | Ingot's ratio to it | MB held | most | export s | delegates | MB of file |")
+    print("|---|--:|--:|--:|--:|--:|--:|--:|")
     for kind, each in runs.items():
         speeds = [r["tokens_per_second"] for r in each]
         ratio = statistics.median(a["tokens_per_second"] / b for a, b in zip(runs["ingot"], speeds, strict=False))
         spread = f"{statistics.median(speeds):.1f} ({min(speeds):.1f}, {max(speeds):.1f})"
-        most = max(r["peak_mb"] for r in each)
-        print(f"| {kind} | {spread} | {ratio:.2f} | {most:.0f} | {_export(folders.get(kind))} |")
+        held, most = (max(r[k] for r in each) for k in ("held_mb", "peak_mb"))
+        print(f"| {kind} | {spread} | {ratio:.2f} | {held:.0f} | {most:.0f} | {_export(folders.get(kind))} |")
 
 
 def _export(folder: Path | None) -> str:
