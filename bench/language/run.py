@@ -64,7 +64,8 @@ def _measured(kind: str, folder: Path, prompt: list[int]) -> dict[str, Any] | No
 
 def _tell(runs: Runs, folders: dict[str, Path]) -> None:
     """Median and range of tokens a second, the ratio of ours to it by round, memory."""
-    print("| | tokens/s, median (least, most) | Ingot's ratio to it | MB held | most | export s | delegates | MB of file |")
+    titles = ("", "tokens/s, median (least, most)", "Ingot's ratio to it", "MB held", "most", "export s", "delegates")
+    print(f"| {' | '.join(titles)} | MB of file |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|")
     for kind, each in runs.items():
         speeds = [r["tokens_per_second"] for r in each]
