@@ -179,9 +179,13 @@ def _functional(exported: ExportedProgram) -> ExportedProgram:
 
 
 def _decomposed(exported: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
-    """Op by op where that is enough; else torch traces the whole program anew."""
-    mine = copy.copy(exported)
-    mine._graph_module = GraphModule(exported.graph_module, copy.deepcopy(exported.graph))
+    """Op by op where that is enough; else torch traces the whole program anew, and knows what to keep inside."""
+    if any(map(normalize.hides, table)):
+        return exported.run_decompositions(table)
+    mine, graph = copy.copy(exported), copy.deepcopy(exported.graph)
+    for before, node in zip(exported.graph.nodes, graph.nodes, strict=True):
+        node.name = before.name  # a copy has others for words of Python's
+    mine._graph_module = GraphModule(exported.graph_module, graph)
     mine._graph_signature = copy.deepcopy(exported.graph_signature)
     return named_anew(mine) if opened(mine, table) else exported.run_decompositions(table)
 

@@ -6,6 +6,7 @@ import operator
 from typing import Any
 
 import torch
+from torch._export.utils import _is_cia_op, _is_preservable_cia_op
 from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -13,7 +14,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from ingot.alike import NoKey, key_of
 
 Known = dict[Any, Graph | None]
-COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
 def opened(program: ExportedProgram, table: Any) -> bool:
@@ -40,11 +40,11 @@ def named_anew(program: ExportedProgram) -> ExportedProgram:
     graph, known = Graph(), dict[Node, Node]()
     for node in program.graph.nodes:
         args, kwargs = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
-        name = node.name if node.op == "placeholder" else None
-        if isinstance(node.target, torch._ops.OpOverload):
-            name = node.target.overloadpacket.__name__
+        name = node.target.overloadpacket.__name__ if isinstance(node.target, torch._ops.OpOverload) else None
         known[node] = graph.create_node(node.op, node.target, args, kwargs, name)
         known[node].meta = node.meta
+        if node.op == "placeholder":
+            known[node].name = node.name  # also where it is a word of Python's
     program._graph_module = GraphModule(program.graph_module, graph)
     _name_results(program)
     return program
@@ -63,11 +63,10 @@ def _writes_nowhere(op: Any) -> bool:
 
 
 def _is_pure(op: Any) -> bool:
-    """It writes nowhere, and is no view that is made of other views (reshape): nothing for functionalising to do."""
+    """It writes nowhere, and is none of those that torch always takes apart: views of views, norms that may train."""
     if not isinstance(op, torch._ops.OpOverload):
         return op is operator.getitem
-    is_view = any(r.alias_info is not None for r in op._schema.returns)
-    return _writes_nowhere(op) and not (is_view and op.has_kernel_for_dispatch_key(COMPOSITE))
+    return _writes_nowhere(op) and (not _is_cia_op(op) or _is_preservable_cia_op(op))
 
 
 def _has_sizes(node: Node) -> bool:

@@ -10,6 +10,7 @@ import torch
 
 from ingot.errors import InputError
 from ingot.llm.library import transformers
+from ingot.memory import give_back
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,7 @@ def load(path: str | Path) -> Checkpoint:
         tokenizer = library.AutoTokenizer.from_pretrained(folder, **how)
     except Exception as e:
         raise _unreadable(place, e) from e
+    give_back()  # the file, and copies of its tensors on the way
     return Checkpoint(model.eval(), tokenizer, place.stem)
 
 

@@ -149,10 +149,8 @@ class Decoder(nn.Module):
     def whole(self, tokens: list[int]) -> tuple[Tensor, ...]:
         """Inputs for a text at once, with nothing before it."""
         many = min(len(tokens), self.context)
-        mask = torch.full((1, 1, many, self.context + many), HIDDEN)
-        mask[..., self.context :] = torch.full((many, many), HIDDEN).triu(1)
-        _, positions, _, *past = self.example(many)
-        return torch.tensor([tokens[:many]]), positions, mask, *past
+        mask, past = torch.full((1, 1, many, many), HIDDEN).triu(1), empty_past(self.layers, self.heads, self.size, 0)
+        return torch.tensor([tokens[:many]]), torch.arange(many), mask, *past
 
     def example(self, many: int) -> tuple[Tensor, ...]:
         """Inputs for `many` new tokens."""
