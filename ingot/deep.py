@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
 from typing import Any, get_type_hints
@@ -28,9 +28,10 @@ LISTS = ("inputs_to_parameters", "inputs_to_buffers", "inputs_to_lifted_tensor_c
 def deep() -> Iterator[None]:
     """For lowering."""
     from executorch.exir._serialize import _dataclass
+    from executorch.exir._serialize._named_data_store import NamedDataStore as Store
     from executorch.exir.backend.backend_details import BackendDetails
     from executorch.exir.backend.canonical_partitioners import group_partitioner
-    from executorch.exir.pass_manager import PassManager
+    from executorch.exir.pass_manager import ExportedProgramPassManager, PassManager
     from torch.fx.passes.infra import partitioner
 
     with ExitStack() as stack:
@@ -38,7 +39,9 @@ def deep() -> Iterator[None]:
             (partitioner, "_DependencyViewer", _Dependencies),
             (group_partitioner, "_DependencyViewer", _Dependencies),
             (BackendDetails, "copy_exported_program_for_preprocess", classmethod(_with_the_same_weights)),
+            (Store, "_add_named_data_to_map", _of_all_methods(Store._add_named_data_to_map)),
             (PassManager, "check", lambda *_: None),  # the artefact is executed: what is wrong with it shows
+            (ExportedProgramPassManager, "check", lambda *_: None),
             (GraphModule, "print_readable", lambda *_, **__: ""),  # for a log that nobody reads
             (_dataclass, "get_type_hints", cache(get_type_hints)),
             *((ExportGraphSignature, name, _kept(name)) for name in LISTS),
@@ -84,6 +87,16 @@ def _reached(node: Node) -> set[Node]:
 def _with_the_same_weights(_: type, program: ExportedProgram, __: Any) -> ExportedProgram:
     tensors = (*program.state_dict.values(), *program.constants.values())
     return copy.deepcopy(program, {id(t): t for t in tensors if isinstance(t, torch.Tensor)})
+
+
+def _of_all_methods(whole: Any) -> Callable[..., None]:
+    """Weights that several methods have, in memory once: each brings bytes of its own."""
+    known = dict[bytes, bytes]()
+
+    def add(self: Any, key: str, data: Any, *how: Any, **named: Any) -> None:
+        whole(self, key, known.setdefault(data, data) if isinstance(data, bytes) else data, *how, **named)
+
+    return add
 
 
 def given_by(delegate: Any) -> Any:

@@ -15,6 +15,7 @@ from ingot.graph import attribute
 
 Batch = tuple[torch.Tensor, ...]
 PER_ROW = "quantized_decomposed.dequantize_per_channel.default"
+LOOKED_UP = "quantized_decomposed.embedding_"
 
 
 class _Each(list[Any]):
@@ -60,7 +61,16 @@ def _called(node: Node, values: dict[Node, Any], i: int) -> Any:
     if str(node.target) == PER_ROW and args[3] == 0 and not kwargs and not args[2].any():
         # torch goes through integers of eight bytes: for a head that is a quarter of a gigabyte.
         return args[0].float().mul_(args[1].view(-1, *[1] * (args[0].dim() - 1)))
+    if str(node.target).startswith(LOOKED_UP):
+        args = _of_these_rows(*args)
     return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def _of_these_rows(codes: Any, scales: Any, zeros: Any, low: int, high: int, indices: Any) -> tuple[Any, ...]:
+    """A lookup in a table of the rows that are asked for: torch dequantizes all that there are."""
+    rows = indices.flatten()
+    kept = None if zeros is None else zeros[rows]
+    return codes[rows], scales[rows], kept, low, high, torch.arange(len(rows)).view(indices.shape)
 
 
 def _filled(args: Any, values: dict[Node, Any], i: int) -> Any:
