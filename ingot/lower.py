@@ -20,6 +20,7 @@ from ingot.cutting import cut_off
 from ingot.errors import IngotError, LowerError
 from ingot.graph import copied, drop_unused, has_symbols, output_nodes, value_of
 from ingot.layout import layouts, turning
+from ingot.lifting import lifted
 from ingot.lowered import delegates_of, host_ops_of, hosted_by, listening, mark_values, tensor_info
 from ingot.plan.model import Plan
 from ingot.retracing import quick
@@ -129,8 +130,10 @@ def _export(program: Program, quantized: GraphModule, plan: Plan) -> torch.expor
     restore_state(quantized, program.state)  # the file starts from the values that the user's buffers had
     shapes = program.dynamic_shapes
     inputs = encode(program.example_inputs, input_storages(quantized, plan))
-    with torch.no_grad():
-        exported = torch.export.export(quantized, inputs, dynamic_shapes=shapes, strict=False)
+    exported = None if shapes or program.state else lifted(quantized, inputs)
+    if exported is None:
+        with torch.no_grad():
+            exported = torch.export.export(quantized, inputs, dynamic_shapes=shapes, strict=False)
     _views(exported)
     return exported
 

@@ -6,41 +6,88 @@ import operator
 from typing import Any
 
 import torch
+from torch._export.utils import _is_cia_op, _is_preservable_cia_op
 from torch.export import ExportedProgram
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
-COMPOSITE = torch._C.DispatchKey.CompositeImplicitAutograd
+from ingot.alike import NoKey, key_of
+
+Known = dict[Any, Graph | None]
 
 
 def opened(program: ExportedProgram, table: Any) -> bool:
     """Take every op of `table` apart, in place. False, and nothing done, where that is not enough."""
     ops = [n for n in program.graph.nodes if n.op == "call_function"]
-    if not all(_is_pure(n.target) and _has_sizes(n) for n in ops):
+    if not all(_writes_nowhere(n.target) and _has_sizes(n) for n in ops):
         return False
-    todo = [n for n in ops if n.target in table]
-    parts = [(n, graph) for n in todo if (graph := _traced(n, table)) is not None]
+    todo = [n for n in ops if n.target in table or not _is_pure(n.target)]
+    known: Known = {}
+    parts = [(n, graph) for n in todo if (graph := _once(known, n, table)) is not None]
     if len(parts) < len(todo):
         return False
     for node, graph in parts:
         _inline(node, graph)
     if parts:
+        _name_results(program)
         program.graph_module.recompile()
     return True
 
 
+def named_anew(program: ExportedProgram) -> ExportedProgram:
+    """Ops that are left, counted from the start as if all had been traced."""
+    program.graph.eliminate_dead_code()
+    graph, known = Graph(), dict[Node, Node]()
+    for node in program.graph.nodes:
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
+        name = node.target.overloadpacket.__name__ if isinstance(node.target, torch._ops.OpOverload) else None
+        known[node] = graph.create_node(node.op, node.target, args, kwargs, name)
+        known[node].meta = node.meta
+        if node.op == "placeholder":
+            known[node].name = node.name  # also where it is a word of Python's
+    program._graph_module = GraphModule(program.graph_module, graph)
+    _name_results(program)
+    return program
+
+
+def _name_results(program: ExportedProgram) -> None:
+    """An op that was returned may have another name now."""
+    out = next(n for n in reversed(program.graph.nodes) if n.op == "output")
+    for spec, given in zip(program.graph_signature.output_specs, out.args[0], strict=True):
+        if isinstance(given, Node):
+            spec.arg.name = given.name
+
+
+def _writes_nowhere(op: Any) -> bool:
+    return not op._schema.is_mutable if isinstance(op, torch._ops.OpOverload) else op is operator.getitem
+
+
 def _is_pure(op: Any) -> bool:
-    """It writes nowhere, and is no view that is made of other views (reshape): nothing for functionalising to do."""
+    """It writes nowhere, and is none of those that torch always takes apart: views of views, norms that may train."""
     if not isinstance(op, torch._ops.OpOverload):
         return op is operator.getitem
-    is_view = any(r.alias_info is not None for r in op._schema.returns)
-    return not op._schema.is_mutable and not (is_view and op.has_kernel_for_dispatch_key(COMPOSITE))
+    return _writes_nowhere(op) and (not _is_cia_op(op) or _is_preservable_cia_op(op))
 
 
 def _has_sizes(node: Node) -> bool:
     """All in numbers: symbols are left to torch, which knows what it must assume of them."""
+    if isinstance(node.target, torch._ops.OpOverload) and not node.target._schema.returns:
+        return True  # an assertion
     values = torch.utils._pytree.tree_leaves(node.meta.get("val"))
     return all(isinstance(v, torch.Tensor) and all(isinstance(d, int) for d in v.shape) for v in values)
+
+
+def _once(known: Known, node: Node, table: Any) -> Graph | None:
+    """A model repeats itself, block after block."""
+    sources = list(dict.fromkeys(node.all_input_nodes))
+    given = torch.fx.map_arg((node.args, node.kwargs), lambda n: (sources.index(n), n.meta["val"]))
+    try:
+        key = (node.target, key_of(given))
+    except NoKey:
+        return _traced(node, table)
+    if key not in known:
+        known[key] = _traced(node, table)
+    return known[key]
 
 
 def _traced(node: Node, table: Any) -> Graph | None:

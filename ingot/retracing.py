@@ -1,9 +1,10 @@
 """Lowering without doing the same thing dozens of times; what comes out is the same program.
 
 ExecuTorch's passes each run the whole graph again on fake tensors and write a new graph. Nearly all of it is what the
-pass before has just done: the same op on the very same fake tensors. Here such a result is looked up, provenance that
-nothing reads is not copied, code that nobody calls is not generated, and a decomposition that would change nothing is
-left out. There are no hooks for any of it, so methods are replaced for the time of a lowering, in this file only.
+pass before has just done, or what it did in the block before: the same op on fake tensors that look the same. Here such
+a result is looked up, provenance that nothing reads is not copied, code that nobody calls is not generated, and a
+decomposition that would change nothing is left out. There are no hooks for any of it, so methods are replaced for the
+time of a lowering, in this file and in `deep.py` only.
 """
 
 from __future__ import annotations
@@ -16,18 +17,22 @@ from unittest.mock import patch
 
 import torch
 from torch._dispatch.python import enable_python_dispatcher
+from torch._export import pass_base
+from torch._export.pass_base import _ExportPassBaseDeprecatedDoNotUse as Torchs
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
-from torch.fx import GraphModule, Interpreter, Node
+from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.fx.experimental import proxy_tensor
 from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.passes.infra.pass_base import PassResult
 from torch.fx.traceback import NodeSource
 
+from ingot.alike import NoKey, key_of
+from ingot.deep import deep, given_by
 from ingot.opening import opened
 
 ALONE = RLock()  # what is replaced is the same for all threads: they take turns
 Known = dict[Any, tuple[Any, Any]]  # results, and what they were asked with: tensors are known by id, so they must live
-PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.memory_format, torch.layout)
 # By which a pass takes part in re-tracing: one that overrides none only wants its fake tensors brought up to date.
 HOOKS = (
     "call_operator", "call_getitem", "call_sym", "call_delegate", "call_submodule", "call_cond", "call_map",
@@ -38,16 +43,19 @@ HOOKS = (
 @contextmanager
 def quick() -> Iterator[None]:
     """For lowering."""
+    from executorch.exir.pass_base import ProxyValue
     from executorch.exir.pass_base import _ExportPassBase as Base
 
     known: Known = {}
-    with ALONE, light(), ExitStack() as stack:
+    with ALONE, light(), deep(), ExitStack() as stack:
         for owner, name, new in (
             (GraphModule, "recompile", _when_called(GraphModule.recompile)),
             (ExportedProgram, "run_decompositions", _where_needed(ExportedProgram.run_decompositions)),
-            (Base, "_fx", _remembering(known)),
+            (Base, "_fx", _remembering(known, ProxyValue)),
+            (Torchs, "_fx", _without_symbols(Torchs._fx, _remembering(known, pass_base.ProxyValue))),
             (Base, "call", _in_place(Base.call, known)),
             (Base.ExportInterpreter, "run_node", _run_unnamed),
+            (proxy_tensor, "_should_save_eager_input_vals", lambda *_: False),  # for Inductor, which is not here
             (Base.ExportTracer, "set_metadata", _set_quickly(Base.ExportTracer.set_metadata)),
         ):
             stack.enter_context(patch.object(owner, name, new))
@@ -70,8 +78,9 @@ def _when_called(whole: Any) -> Callable[..., None]:
 
     def recompile(self: Any) -> None:
         if "_wrapped_call" not in vars(type(self)):  # the first time sets the class up
+            graph, self._graph = self._graph, Graph()
             whole(self)
-            return
+            self._graph = graph
         if isinstance(self._graph._codegen, _PyTreeCodeGen):
             info = self._graph._codegen.pytree_info
             self._in_spec, self._out_spec = info.in_spec, info.out_spec
@@ -89,47 +98,35 @@ def _without_ancestors(self: NodeSource, node: Any, pass_name: str = "", action:
 
 def _where_needed(whole: Any) -> Callable[..., Any]:
     """Only the ops that are taken apart are traced, each by itself; a graph with none is left as it is."""
+    recompile = GraphModule.recompile
 
     def run_decompositions(self: ExportedProgram, decomp_table: Any = None, *args: Any, **kwargs: Any) -> Any:
         given = decomp_table is not None and not args and not kwargs
-        return self if given and opened(self, decomp_table) else whole(self, decomp_table, *args, **kwargs)
+        if given and opened(self, decomp_table):
+            return self
+        with patch.object(GraphModule, "recompile", recompile):  # torch reads the names of inputs off the code
+            return whole(self, decomp_table, *args, **kwargs)
 
     return run_decompositions
 
 
-class _NoKey(Exception):
-    """An argument by which a result cannot be looked up."""
-
-
-def _key(x: Any) -> Any:
-    if isinstance(x, torch.nn.Module) or (isinstance(x, FakeTensor) and x.constant is None):
-        return id(x)
-    if isinstance(x, PLAIN):
-        return type(x), x
-    if isinstance(x, list | tuple):
-        return tuple(map(_key, x))
-    if isinstance(x, dict):
-        return tuple((k, _key(v)) for k, v in x.items())
-    raise _NoKey
-
-
 def _result(known: Known, target: Any, args: Any, kwargs: Any) -> Any:
-    """The fake result of an op; for the same op on the same fake tensors it is the same."""
+    """The fake result of an op."""
     try:
-        key = (target, _key(args), _key(kwargs))
-    except _NoKey:
+        key = (target, key_of(args), key_of(kwargs))
+    except NoKey:
         return target(*args, **kwargs)
     if key not in known:
-        known[key] = ((args, kwargs), target(*args, **kwargs))
+        is_delegate = getattr(target, "__name__", "") == "executorch_call_delegate"
+        known[key] = ((args, kwargs), given_by(args[0]) if is_delegate else target(*args, **kwargs))
     return known[key][1]
 
 
-def _remembering(known: Known) -> Callable[..., Any]:
+def _remembering(known: Known, value: type[Any]) -> Callable[..., Any]:
     """How a pass writes one op into its new graph."""
-    from executorch.exir.pass_base import ProxyValue
 
     def taken(what: Any, name: str) -> Any:
-        return torch.fx.node.map_aggregate(what, lambda a: getattr(a, name) if isinstance(a, ProxyValue) else a)
+        return torch.fx.node.map_aggregate(what, lambda a: getattr(a, name) if isinstance(a, value) else a)
 
     def record(self: Any, kind: str, target: Any, args: Any, kwargs: Any, meta: Any) -> Any:
         data, is_call = taken((args, kwargs), "data"), kind == "call_function"
@@ -139,9 +136,19 @@ def _remembering(known: Known) -> Callable[..., Any]:
         proxy = self.tracer.create_proxy(kind, target, *taken((args, kwargs), "proxy"), name=name)
         proxy.node.meta.update(meta.data)
         self.tracer.set_metadata(proxy.node, made)
-        return ProxyValue(made, proxy)
+        return value(made, proxy)
 
     return record
+
+
+def _without_symbols(whole: Any, record: Any) -> Callable[..., Any]:
+    """A pass of torch's own: where sizes are symbols it asks which of them an op has made."""
+
+    def write(self: Any, *op: Any) -> Any:
+        symbols = getattr(self.fake_tensor_mode, "shape_env", None)
+        return (whole if symbols is not None and symbols.var_to_range else record)(self, *op)
+
+    return write
 
 
 def _in_place(whole: Any, known: Known) -> Callable[..., Any]:

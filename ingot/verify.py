@@ -17,6 +17,7 @@ from ingot.casting import Boundary, Check, Delegate, HostOp, OutputCheck
 from ingot.compare import Comparison, measure
 from ingot.errors import InputError
 from ingot.exact import evaluate
+from ingot.instep import in_step
 from ingot.localize.graphs import culprit_of
 from ingot.ranges import Ranges
 from ingot.recipe import Recipe
@@ -78,6 +79,8 @@ def run_graph(
     module: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], state: dict[str, torch.Tensor]
 ) -> list[list[torch.Tensor]]:
     """The graph in eager torch, the batches in sequence from the initial state."""
+    if not state:
+        return [tensors_of(o) for o in in_step(module, batches)]
     restore_state(module, state)
     with torch.no_grad():
         results = [[t.clone() for t in tensors_of(module(*batch))] for batch in batches]  # a buffer may be returned

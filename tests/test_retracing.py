@@ -86,3 +86,28 @@ def test_a_module_that_was_edited_inside_runs_as_edited_outside() -> None:
         module.recompile()
     assert module(torch.ones(1)).item() == 11
     assert "10" in module.code
+
+
+def test_the_same_file_with_integer_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that repeat, one of them with other bits: found by their looks, never taken for each other."""
+    from executorch.exir.passes.debug_handle_generator_pass import DebugHandleGeneratorPass
+
+    torch.manual_seed(0)
+    layers = [nn.Linear(32, 32) for _ in range(3)]
+    net = nn.Sequential(*(part for layer in layers for part in (layer, nn.SiLU()))).eval()
+    monkeypatch.setattr(DebugHandleGeneratorPass, "call", _all_alike)
+    fast = ingot.cast(net, (torch.randn(4, 32),), target="xnnpack", weights="8da4w").pte
+    monkeypatch.setattr(LOWER, "quick", contextlib.nullcontext)
+    monkeypatch.setattr(LOWER, "lifted", lambda *_: None)
+    assert ingot.cast(net, (torch.randn(4, 32),), target="xnnpack", weights="8da4w").pte == fast
+
+
+@pytest.mark.parametrize("name", ["input", "x"])
+def test_capture_op_by_op_gives_the_graph_that_torch_traces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = f"def forward(self, {name}):\n    y = {name}.transpose(0, 1).reshape(-1).to({name}.dtype)\n    return y, y.neg()"
+    made: dict[str, object] = {}
+    exec(source, made)
+    net = type("Net", (nn.Module,), {"forward": made["forward"]})()
+    alone = ingot.capture(net, (torch.randn(3, 4),))
+    monkeypatch.setattr(sys.modules["ingot.capture"], "opened", lambda *_: False)
+    assert ingot.capture(net, (torch.randn(3, 4),)).fingerprint == alone.fingerprint

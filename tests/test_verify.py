@@ -11,6 +11,7 @@ import torch.nn as nn
 
 import ingot
 from ingot.compare import measure, sqnr
+from ingot.instep import in_step
 from ingot.plan.model import Slot
 
 
@@ -101,3 +102,28 @@ def test_one_dead_channel_shows_in_the_worst_channel() -> None:
 def test_sqnr_is_what_it_says() -> None:
     signal = torch.ones(1000, dtype=torch.float64)
     assert sqnr(signal, signal * 1.1) == pytest.approx(20.0)
+
+
+def test_in_step_gives_what_each_batch_gives_alone() -> None:
+    """Also where a weight is dequantized by rows, and a table is looked up in by rows."""
+    from ingot.weights.choice import weights_from
+    from ingot.weights.road import chosen_weights
+
+    class Net(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.table, self.head = torch.nn.Embedding(50, 64), torch.nn.Linear(64, 50)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.head(self.table(tokens).relu())
+
+    torch.manual_seed(0)
+    batches = [(torch.randint(50, (1, 5)),) for _ in range(3)]
+    for bits in (4, 8):
+        program = ingot.capture(Net().eval(), batches[0])
+        asked = weights_from({"scheme": "8da4w", "embedding_bits": bits, "head_bits": bits})
+        made = chosen_weights(program.module, asked, []).applied(program.module)
+        with torch.no_grad():
+            alone = [made(*b) for b in batches]
+        for a, b in zip(in_step(made, batches), alone, strict=True):
+            assert torch.equal(a[0], b[0])

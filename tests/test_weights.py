@@ -11,6 +11,7 @@ from torch import nn
 import ingot
 from ingot.weights.choice import Weights
 from ingot.weights.grid import recovered
+from ingot.weights.moments import Moments
 from ingot.weights.rounding import gptq, hqq, limits, minmax, nearest
 from ingot.weights.scheme import group_for
 
@@ -257,3 +258,25 @@ def test_nothing_to_do() -> None:
 def test_a_choice_is_checked_before_anything_runs() -> None:
     assert Weights("8da4w").how.dynamic
     assert not Weights("4w").how.dynamic
+
+
+def test_moments_without_their_mirror_image_are_all_there() -> None:
+    torch.manual_seed(0)
+    seen, x = Moments(), torch.randn(64, 600)
+    seen.see("layer", x[:40])
+    seen.see("layer", x[40:])
+    read = seen.of("layer")
+    assert read is not None
+    torch.testing.assert_close(read.second, x.T @ x / 64)
+    s = torch.rand(600) + 0.5
+    torch.testing.assert_close(read.divided(s).second, (x / s).T @ (x / s) / 64)
+
+
+def test_weights_that_read_the_same_are_rounded_as_if_alone() -> None:
+    torch.manual_seed(0)
+    x, first, second = torch.randn(256, 64), torch.randn(24, 64), torch.randn(40, 64)
+    moments = x.T @ x / 256
+    both = gptq(torch.cat([first, second]), 4, 32, moments)
+    apart = [gptq(w, 4, 32, moments) for w in (first, second)]
+    assert torch.equal(both.codes, torch.cat([a.codes for a in apart]))
+    assert torch.equal(both.scales, torch.cat([a.scales for a in apart]))

@@ -10,6 +10,7 @@ import torch
 
 from ingot.errors import InputError
 from ingot.llm.library import transformers
+from ingot.memory import give_back, map_large_blocks
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,7 @@ def load(path: str | Path) -> Checkpoint:
     folder, gguf = (place.parent, place.name) if place.suffix == ".gguf" else (place, None)
     _refuse_missing(folder, gguf)
     library = transformers()
+    map_large_blocks()
     how: dict[str, Any] = {"local_files_only": True, **({"gguf_file": gguf} if gguf else {"use_safetensors": True})}
     try:
         model = library.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, **how)
@@ -33,6 +35,7 @@ def load(path: str | Path) -> Checkpoint:
         tokenizer = library.AutoTokenizer.from_pretrained(folder, **how)
     except Exception as e:
         raise _unreadable(place, e) from e
+    give_back()  # the file, and copies of its tensors on the way
     return Checkpoint(model.eval(), tokenizer, place.stem)
 
 

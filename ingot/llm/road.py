@@ -18,6 +18,7 @@ from ingot.weights.moments import watching
 PREFILL = 32  # tokens of a prompt that are read at once
 MOST = 32  # windows of the context's length: more hardly changes how weights are rounded
 CHECKED = 8  # tokens of the first text that the program is verified on, one after the other
+PROMPTS = 4  # texts whose starts are read as prompts to verify that: of one, two rows of logits would be compared
 
 
 def cast(
@@ -34,7 +35,7 @@ def cast(
     recipe = {"lend_inputs": True}  # keys and values are megabytes
     many = min(PREFILL, context)
     prefill = api.capture(decoder, decoder.example(many), dynamic_shapes=decoder.dynamic_shapes)
-    others = {"prefill": (prefill, chunks_of(decoder, read[0], many) if read else [])}
+    others = {"prefill": (prefill, [given for tokens in read[:PROMPTS] for given in chunks_of(decoder, tokens, many)])}
     seen_by = seen if read else None
     casting = cast_weights(program, target, weights, batches, recipe, seen=seen_by, others=others, **how)
     return casting, Shape(context, decoder.layers, decoder.heads, _stops(checkpoint.model), many)

@@ -28,11 +28,15 @@ def widened(layers: Sequence[Layer], noises: Mapping[str, float], most_bytes: in
         raise PlanError(
             f"the weights do not fit in {most_bytes:,} bytes", why=why, hint="embedding_bits=4, head_bits=4"
         )
-    narrow = [layer for layer in layers if layer.kind == "linear" and layer.bits == 4 and not layer.same_as]
-    for layer in sorted(narrow, key=lambda n: noises[n.name] / (_wide(n).bytes - n.bytes), reverse=True):
+    for layer in sorted(narrow(layers), key=lambda n: noises[n.name] / (_wide(n).bytes - n.bytes), reverse=True):
         if (more := _wide(layer).bytes - layer.bytes) <= left:
             chosen[layer.name], left = _wide(layer), left - more
     return tuple(_like(layer, chosen[layer.same_as or layer.name]) for layer in layers)
+
+
+def narrow(layers: Sequence[Layer]) -> list[Layer]:
+    """Those that may get more bits."""
+    return [layer for layer in layers if layer.kind == "linear" and layer.bits == 4 and not layer.same_as]
 
 
 def _like(layer: Layer, first: Layer) -> Layer:

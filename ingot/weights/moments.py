@@ -15,24 +15,40 @@ from torch.fx import GraphModule, Interpreter, Node
 from ingot.graph import module_path
 from ingot.weights.scheme import Layer
 
+STRIP = 256  # rows of a matrix that are computed and kept from the diagonal on: the rest is its mirror image
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Read:
-    """What one layer reads: the mean of x x^T, and the largest magnitude of each channel."""
+    """What one layer reads: the mean of x x^T in strips, and the largest magnitude of each channel."""
 
-    second: Tensor
+    strips: tuple[Tensor, ...]
     peak: Tensor
+
+    @property
+    def second(self) -> Tensor:
+        """The mean of x x^T; made when asked for, a model's would be as large as the model."""
+        whole = torch.empty(len(self.peak), len(self.peak))
+        for here, strip in zip(_strips(len(self.peak)), self.strips, strict=True):
+            whole[here, here.start :] = strip
+            whole[here.start :, here] = strip.T
+        return whole
 
     def divided(self, s: Tensor) -> Read:
         """Of x / s, channel by channel."""
-        return Read(self.second / torch.outer(s, s), self.peak / s)
+        each = zip(_strips(len(s)), self.strips, strict=True)
+        return Read(tuple(strip / torch.outer(s[here], s[here.start :]) for here, strip in each), self.peak / s)
+
+
+def _strips(width: int) -> list[slice]:
+    return [slice(start, min(start + STRIP, width)) for start in range(0, width, STRIP)]
 
 
 @dataclass
 class Moments:
     """Sums by name, how many rows went into each, and the largest among them."""
 
-    sums: dict[str, Tensor] = field(default_factory=dict)
+    sums: dict[str, list[Tensor]] = field(default_factory=dict)
     peaks: dict[str, Tensor] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
     same: dict[str, str] = field(default_factory=dict)  # layers that read what another reads, looked at once
@@ -45,16 +61,24 @@ class Moments:
             return
         self.last = (name, x)
         rows = x.detach().reshape(-1, x.shape[-1]).float()
-        self.sums[name] = self.sums.get(name, 0) + rows.T @ rows
+        self._add(name, rows)
         self.counts[name] = self.counts.get(name, 0) + len(rows)
         peak = rows.abs().amax(0)
         self.peaks[name] = torch.maximum(self.peaks.get(name, peak), peak)
 
+    def _add(self, name: str, rows: Tensor) -> None:
+        places = _strips(rows.shape[1])
+        if name not in self.sums:
+            self.sums[name] = [torch.zeros(p.stop - p.start, rows.shape[1] - p.start) for p in places]
+        for here, strip in zip(places, self.sums[name], strict=True):
+            strip.addmm_(rows[:, here].T, rows[:, here.start :])
+
     def of(self, name: str) -> Read | None:
-        """The same object for all that read the same: a model's moments are as large as the model."""
+        """The same object for all that read the same."""
         name = self.same.get(name, name)
         if name in self.sums:
-            self.reads[name] = Read(self.sums.pop(name).div_(self.counts[name]), self.peaks[name])
+            strips = tuple(strip.div_(self.counts[name]) for strip in self.sums.pop(name))
+            self.reads[name] = Read(strips, self.peaks[name])
         return self.reads.get(name)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.graph import add_constant, copied, inherited_meta, value_of
+from ingot.graph import add_constant, copied, drop_unused, inherited_meta, value_of
 from ingot.weights.rounding import Rounded, limits
 from ingot.weights.scheme import Layer
 
@@ -35,6 +35,7 @@ def with_weights(
             node.update_arg(0, _by_token(node))
         node.update_arg(1, _weight(made, node, layer, rounded[layer.name]))
     made.graph.eliminate_dead_code()
+    drop_unused(made)  # float weights that were evened out have no reader any more
     made.recompile()
     return made
 

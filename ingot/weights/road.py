@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from ingot.errors import PlanError
 from ingot.graph import constant_of
 from ingot.plan.model import Decision, Plan, Slot
 from ingot.semantics import operands
-from ingot.weights.bits import noise, widened
+from ingot.weights.bits import narrow, noise, widened
 from ingot.weights.choice import Weights
 from ingot.weights.grid import recovered
 from ingot.weights.moments import Moments, Read, by_layer, moments_of
@@ -64,8 +64,8 @@ def chosen_weights(
     even, now = smoothed(module, layers, read) if weights.how.dynamic else (module, read)
     rounded = _all_rounded(even, layers, now, weights.method)
     if weights.most_bytes is not None:
-        narrow, layers = layers, widened(layers, _noises(even, rounded, now), weights.most_bytes)
-        rounded |= _all_rounded(even, [a for a, b in zip(layers, narrow, strict=True) if a != b], now, weights.method)
+        before, layers = layers, widened(layers, _noises(even, layers, rounded, now), weights.most_bytes)
+        rounded |= _all_rounded(even, [a for a, b in zip(layers, before, strict=True) if a != b], now, weights.method)
     loud = {name: read[name] for name in now if now[name] is not read[name]}
     if seen is not None:
         seen.reads.clear()  # a model's moments are as large as the model, and nobody needs them any more
@@ -76,20 +76,25 @@ def _all_rounded(
     module: GraphModule, layers: Sequence[Layer], read: Mapping[str, Read], method: str
 ) -> dict[str, Rounded]:
     """One weight in one form is rounded once: an embedding has the numbers of a head that it is tied to."""
-    nodes, made = {n.name: n for n in module.graph.nodes}, dict[Any, Rounded]()
+    nodes, first, together = {n.name: n for n in module.graph.nodes}, dict[Any, Layer](), dict[Any, list[Any]]()
     keys = {n.name: (_stored(nodes[n.name], n).data_ptr(), n.bits, n.group) for n in layers}
     for layer in sorted(layers, key=lambda n: n.kind, reverse=True):  # linears first: they have read something
-        if keys[layer.name] not in made:
-            weight, seen = _stored(nodes[layer.name], layer).detach().float(), read.get(layer.name)
-            made[keys[layer.name]] = _rounded(weight, layer, method, None if seen is None else seen.second)
+        first.setdefault(keys[layer.name], layer)
+    for key, layer in first.items():
+        together.setdefault((id(read.get(layer.name, key)), layer.bits, layer.group), []).append(key)
+    made = dict[Any, Rounded]()
+    for same in together.values():
+        weights = [_stored(nodes[first[key].name], first[key]).detach().float() for key in same]
+        made |= zip(same, _rounded(weights, first[same[0]], method, read.get(first[same[0]].name)), strict=True)
     return {name: made[key] for name, key in keys.items()}
 
 
-def _noises(module: GraphModule, rounded: Mapping[str, Rounded], read: Mapping[str, Read]) -> dict[str, float]:
+def _noises(
+    module: GraphModule, layers: Sequence[Layer], rounded: Mapping[str, Rounded], read: Mapping[str, Read]
+) -> dict[str, float]:
     nodes = {n.name: n for n in module.graph.nodes}
-    weights = {n: constant_of(operands(nodes[n])[1]) for n in rounded if nodes[n].target is aten.linear.default}
-    seen = {n: read[n].second if n in read else None for n in weights}
-    return {n: noise(w.detach().float(), rounded[n], seen[n]) for n, w in weights.items() if w is not None}
+    weights = {n.name: _stored(nodes[n.name], n).detach().float() for n in narrow(layers)}
+    return {n: noise(w, rounded[n], read[n].second if n in read else None) for n, w in weights.items()}
 
 
 def _read(
@@ -104,15 +109,40 @@ def _stored(node: Node, layer: Layer) -> Tensor:
     return weight
 
 
-def _rounded(weight: Tensor, layer: Layer, method: str, moments: Tensor | None) -> Rounded:
-    """Some rows at a time: they do not know of each other, and a head has as many as there are words."""
-    parts = [_some_rounded(rows, layer, method, moments) for rows in weight.split(ROWS)]
+def _rounded(weights: Sequence[Tensor], layer: Layer, method: str, seen: Read | None) -> list[Rounded]:
+    """Weights that read the same, as one: rows do not know of each other."""
+    found = [_on_grid(w, layer) for w in weights]
+    left = [w for w, known in zip(weights, found, strict=True) if known is None]
+    if not left:
+        return [known for known in found if known is not None]
+    moments = None if seen is None else seen.second
+    made = iter(_split(_by_rows(left, lambda rows: _newly_rounded(rows, layer, method, moments)), left))
+    return [next(made) if known is None else known for known in found]
+
+
+def _by_rows(weights: Sequence[Tensor], rounding: Callable[[Tensor], Rounded]) -> Rounded:
+    """Some at a time: a head has as many as there are words."""
+    whole = weights[0] if len(weights) == 1 else torch.cat(list(weights))
+    parts = [rounding(rows) for rows in whole.split(ROWS)]
     return Rounded(torch.cat([p.codes for p in parts]), torch.cat([p.scales for p in parts]))
 
 
-def _some_rounded(weight: Tensor, layer: Layer, method: str, moments: Tensor | None) -> Rounded:
-    if (found := recovered(weight, layer.bits, layer.group)) is not None:
-        return found
+def _split(made: Rounded, weights: Sequence[Tensor]) -> list[Rounded]:
+    rows = [len(w) for w in weights]
+    both = zip(made.codes.split(rows), made.scales.split(rows), strict=True)
+    return [Rounded(codes.clone(), scales.clone()) for codes, scales in both]  # a file takes whole storages
+
+
+def _on_grid(weight: Tensor, layer: Layer) -> Rounded | None:
+    parts = list[Rounded]()
+    for rows in weight.split(ROWS):
+        if (found := recovered(rows, layer.bits, layer.group)) is None:
+            return None
+        parts.append(found)
+    return Rounded(torch.cat([p.codes for p in parts]), torch.cat([p.scales for p in parts]))
+
+
+def _newly_rounded(weight: Tensor, layer: Layer, method: str, moments: Tensor | None) -> Rounded:
     if moments is None:
         return {"minmax": minmax, "hqq": hqq}.get(method, nearest)(weight, layer.bits, layer.group)
     return gptq(weight, layer.bits, layer.group, moments)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+BLOCK = 32  # columns whose errors reach each other at once, and those after them by one product
 DAMPING = 0.01  # of the mean of the diagonal: inputs that hardly vary must not steer
 CLIPS = torch.linspace(0.6, 1.0, 21)  # shares of the largest number that a scale may be set by
 
@@ -51,17 +52,19 @@ def nearest(weight: Tensor, bits: int, group: int, moments: Tensor | None = None
     rows, width = weight.shape
     parts = weight.float().view(rows, width // group, group)
     weighing = torch.ones(width) if moments is None else moments.diagonal().clamp_min(1e-12)
-    scales = _scales(parts, bits, weighing.view(1, width // group, group))
+    scales = _scales(parts, bits, weighing.view(1, width // group, group), -1)
     return Rounded(_codes(parts, scales, bits).view(rows, width).to(torch.int8), scales)
 
 
-def _scales(parts: Tensor, bits: int, weighing: Tensor) -> Tensor:
+def _scales(parts: Tensor, bits: int, weighing: Tensor, dim: int) -> Tensor:
     """Tried: several shares of the range, each with both ends; symmetric codes have one number more below."""
-    most = parts.abs().amax(-1).clamp_min(1e-8)
+    most = parts.abs().amax(dim).clamp_min_(1e-8)
     best, least = torch.empty_like(most), torch.full_like(most, torch.inf)
     for share in CLIPS if bits < 8 else CLIPS[-1:]:
         scale = most * share / limits(bits)[1]
-        error = ((_codes(parts, scale, bits) * scale[..., None] - parts).square() * weighing).sum(-1)
+        wide = scale.unsqueeze(dim)
+        made = (parts / wide).round_().clamp_(*limits(bits)).mul_(wide)
+        error = made.sub_(parts).square_().mul_(weighing).sum(dim)
         best, least = torch.where(error < least, scale, best), torch.minimum(error, least)
     return held(best, bits)
 
@@ -75,33 +78,49 @@ def _codes(parts: Tensor, scales: Tensor, bits: int) -> Tensor:
     return (parts / scales[..., None]).round().clamp(*limits(bits))
 
 
-def gptq(weight: Tensor, bits: int, group: int, moments: Tensor, block: int = 128) -> Rounded:
+def gptq(weight: Tensor, bits: int, group: int, moments: Tensor) -> Rounded:
     """Column after column, the error of one made good by those after it, as they vary together (Frantar et al., 2022).
 
-    `moments` is the mean of x x^T over what the layer reads. Scales are set group by group when it is reached.
+    `moments` is the mean of x x^T over what the layer reads. Scales are set group by group when it is reached. Columns
+    lie as rows here, so that each is one piece of memory.
     """
     rows, width = weight.shape
-    left, factor = weight.float().clone(), _factor(moments)
-    codes, scales = torch.zeros(rows, width, dtype=torch.int8), torch.empty(rows, width // group)
-    weighing = 1 / factor.diagonal().square()
+    columns, (feedback, weighing) = weight.float().T.contiguous(), _feedback(moments)
+    lost, codes = torch.empty_like(columns), torch.empty(width, rows, dtype=torch.int8)
+    scales = torch.empty(width // group, rows)
+    block = group if group < width else BLOCK
     for start in range(0, width, block):
-        end = min(start + block, width)
-        errors = torch.zeros(rows, end - start)
-        for i in range(start, end):
-            if i % group == 0:
-                part = left[:, i : i + group].unsqueeze(1)
-                scales[:, i // group] = _scales(part, bits, weighing[i : i + group].view(1, 1, -1))[:, 0]
-            scale = scales[:, i // group]
-            code = (left[:, i] / scale).round().clamp(*limits(bits))
-            codes[:, i] = code.to(torch.int8)
-            errors[:, i - start] = (left[:, i] - code * scale) / factor[i, i]
-            left[:, i + 1 : end] -= errors[:, i - start, None] * factor[i, i + 1 : end]
-        left[:, end:] -= errors @ factor[start:end, end:]
-    return Rounded(codes, scales)
+        here = slice(start, min(start + block, width))
+        wanted = torch.addmm(columns[here], feedback[:start, here].T, lost[:start])
+        if start % group == 0:
+            part = columns if group == width else _expected(wanted, columns[here], feedback[here, here])
+            scales[start // group] = _scales(part, bits, weighing[start : start + group, None], 0)
+        _round_block(wanted, columns[here], feedback[here, here], scales[start // group], codes[here], lost[here], bits)
+    return Rounded(codes.T.contiguous(), scales.T.contiguous())
 
 
-def _factor(moments: Tensor) -> Tensor:
-    """The upper Cholesky factor of the inverse: row i says how an error in column i is made good by those after it."""
-    damped = moments.double() + torch.eye(len(moments)) * DAMPING * moments.diagonal().mean()
-    inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
-    return torch.linalg.cholesky(inverse, upper=True).float()
+def _expected(wanted: Tensor, columns: Tensor, feedback: Tensor) -> Tensor:
+    """What the columns of a block will be when each is reached, were none of them rounded: scales are set by that."""
+    return columns - torch.linalg.solve_triangular(feedback.T, columns - wanted, upper=False, unitriangular=True)
+
+
+def _round_block(
+    wanted: Tensor, columns: Tensor, feedback: Tensor, scale: Tensor, codes: Tensor, lost: Tensor, bits: int
+) -> None:
+    """Into `codes` and `lost`, what a column is off by then."""
+    for i in range(len(wanted)):
+        code = (wanted[i] / scale).round_().clamp_(*limits(bits))
+        codes[i] = code
+        torch.sub(columns[i], code.mul_(scale), out=lost[i])
+        wanted[i + 1 :].addr_(feedback[i, i + 1 :], lost[i])
+
+
+def _feedback(moments: Tensor) -> tuple[Tensor, Tensor]:
+    """How much of a column's error each one after it makes good, and what an error that is left in each costs.
+
+    moments = V D V^T with ones on the diagonal of V and zeros below it: Cholesky of the matrix, mirrored.
+    """
+    damped = moments.double()
+    damped.diagonal().add_(DAMPING * moments.diagonal().mean())
+    upper = torch.linalg.cholesky(damped.flip(0, 1)).flip(0, 1)
+    return (upper / upper.diagonal()).float(), upper.diagonal().square().float()

@@ -7,7 +7,7 @@ the noise that both roundings are expected to add.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +21,7 @@ from ingot.weights.rewrite import rounded_by_model
 from ingot.weights.scheme import Layer
 
 aten = torch.ops.aten
+ROWS = 4096
 WORTH = 0.8  # of the noise without it is the most that it may leave
 
 
@@ -30,11 +31,11 @@ def smoothed(
     """A copy in which the linears of eight bits read even channels, where that is worth it; and what they read then."""
     made, now = copied(module), dict(read)
     for x, readers in _readers(made, [n for n in layers if n.bits == 8 and n.name in read]).items():
-        weights = torch.cat([_weight(n) for n in readers])
-        factors = _factors(weights, read[readers[0].name])
+        seen = read[readers[0].name]
+        factors = _factors([_weight(n) for n in readers], seen)
         if factors is not None:
             _divide(made, x, readers, factors)
-            now |= {n.name: read[n.name].divided(factors) for n in readers}
+            now |= dict.fromkeys([n.name for n in readers], seen.divided(factors))
     made.graph.eliminate_dead_code()
     made.recompile()
     return made, now
@@ -54,18 +55,27 @@ def _weight(node: Node) -> Tensor:
     return weight.detach().float()
 
 
-def _factors(weights: Tensor, read: Read) -> Tensor | None:
+def _factors(weights: list[Tensor], read: Read) -> Tensor | None:
     """By which each channel is divided: half of how loud it is goes over to the weights; None where it gains little."""
-    loud, heavy = read.peak.clamp_min(1e-5), weights.abs().amax(0).clamp_min(1e-5)
-    s = (loud / heavy).sqrt()
+    heavy = torch.stack([w.abs().amax(0) for w in _parts(weights)]).amax(0).clamp_min(1e-5)
+    s = (read.peak.clamp_min(1e-5) / heavy).sqrt()
     return s if _noise(weights, read, s) < WORTH * _noise(weights, read, torch.ones_like(s)) else None
 
 
-def _noise(weights: Tensor, read: Read, s: Tensor) -> float:
+def _parts(weights: list[Tensor]) -> Iterator[Tensor]:
+    """Some rows at a time: a head is the largest weight of all, and copies of it would be too."""
+    return (rows for w in weights for rows in w.split(ROWS))
+
+
+def _noise(weights: list[Tensor], read: Read, s: Tensor) -> float:
     """Mean squares of what the roundings of activations (a step a token) and of weights (a step a row) add."""
-    scaled, token = weights * s, (read.peak / s).amax() * 2 / 255
-    row = scaled.abs().amax(1) / 127
-    return float(token**2 * scaled.square().sum() + row.square().sum() * (read.second.diagonal() / s**2).sum())
+    token, second = (read.peak / s).amax() * 2 / 255, (read.second.diagonal() / s**2).sum()
+    noise = 0.0
+    for part in _parts(weights):
+        scaled = part * s
+        row = scaled.abs().amax(1) / 127
+        noise += float(token**2 * scaled.square().sum() + row.square().sum() * second)
+    return noise
 
 
 def _divide(module: GraphModule, x: Node, readers: list[Node], s: Tensor) -> None:
