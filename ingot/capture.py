@@ -6,7 +6,7 @@ import copy
 import hashlib
 import io
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +41,7 @@ class Program:
     notes: tuple[str, ...] = ()
     passes: tuple[normalize.PassRecord, ...] = ()
     legal_for: str = ""  # the target that it was rewritten for already
+    elastic: Mapping[int, frozenset[int]] = field(default_factory=dict)  # inputs whose dimensions may be shorter
 
     @property
     def fingerprint(self) -> str:

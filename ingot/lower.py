@@ -17,6 +17,7 @@ from ingot.boundary import converts_io, described, encode, exposed, input_storag
 from ingot.capture import Program, first_sentence, restore_state
 from ingot.casting import Boundary, Delegate, HostOp
 from ingot.cutting import cut_off
+from ingot.elastic import planning
 from ingot.errors import IngotError, LowerError
 from ingot.graph import copied, drop_unused, has_symbols, output_nodes, value_of
 from ingot.layout import layouts, turning
@@ -190,13 +191,12 @@ def _opened(edge: Any, target: Target) -> Any:
 def _serialise(edge: Any, program: Program, plan: Plan, target: Target) -> bytes:
     import executorch.kernels.quantized  # noqa: F401  declares what converts inputs and outputs on the host
     from executorch.exir import ExecutorchBackendConfig
-    from executorch.exir.passes import MemoryPlanningPass
     from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
 
     # Without this a cache that starts non-zero starts as whatever memory held.
     names = ["b_" + n.replace(".", "_") for n in program.state]
     passes = [InitializedMutableBufferPass(names)] if names else []
-    memory = MemoryPlanningPass(alloc_graph_input=not plan.settings.get("lend_inputs"))
+    memory = planning(bool(plan.settings.get("lend_inputs")), program.elastic)
     config = ExecutorchBackendConfig(passes=passes, segment_alignment=target.alignment, memory_planning_pass=memory)
     with quick():
         return bytes(edge.to_executorch(config).buffer)

@@ -194,10 +194,9 @@ class Decoder(nn.Module):
         return empty_past(self.layers, self.heads, room)
 
     @property
-    def dynamic_shapes(self) -> Any:
-        """Room for tokens varies, unless there is so little that it never grows."""
+    def room_at(self) -> dict[int, frozenset[int]]:
+        """By input, the dimensions that are as long as there is room; none where that never grows."""
         if self.context <= ROOM:
-            return None
-        room = torch.export.Dim("room", min=ROOM, max=self.context)
-        past = tuple({2 if i % 2 == 0 else 1: room} for i in range(2 * self.layers))
-        return {"tokens": None, "positions": None, "mask": {2: room}, "places": {2: room}, "past": past}
+            return {}
+        past = {4 + i: 1 + (i + 1) % 2 for i in range(2 * self.layers)}
+        return {i: frozenset({d}) for i, d in {2: 2, 3: 2, **past}.items()}

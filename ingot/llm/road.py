@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from ingot import api
+from ingot.capture import Program
 from ingot.casting import Casting
 from ingot.llm.checkpoint import Checkpoint
-from ingot.llm.decoder import Decoder, keep, room_for, with_room
+from ingot.llm.decoder import ROOM, Decoder, keep, room_for, with_room
 from ingot.llm.text import Shape
+from ingot.targets import find
 from ingot.weights.cast import cast_weights
 from ingot.weights.moments import watching
 
@@ -30,15 +33,25 @@ def cast(
     with watching(decoder) as seen:
         for tokens in windows[:: -(-len(windows) // MOST) or 1]:
             decoder(*decoder.whole(tokens))
-    program = api.capture(decoder, decoder.example(1), dynamic_shapes=decoder.dynamic_shapes)
+    program = _captured(decoder, 1, target)
     batches = steps_of(decoder, read[0][:CHECKED]) if read else []
     recipe = {"lend_inputs": True}  # keys and values are megabytes
     many = min(PREFILL, context)
-    prefill = api.capture(decoder, decoder.example(many), dynamic_shapes=decoder.dynamic_shapes)
+    prefill = _captured(decoder, many, target)
     others = {"prefill": (prefill, [given for tokens in read[:PROMPTS] for given in chunks_of(decoder, tokens, many)])}
     seen_by = seen if read else None
     casting = cast_weights(program, target, weights, batches, recipe, seen=seen_by, others=others, **how)
     return casting, Shape(context, decoder.layers, decoder.heads, _stops(checkpoint.model), many)
+
+
+def _captured(decoder: Decoder, many: int, target: str) -> Program:
+    """With room that varies: in symbols, or as the largest where the delegate looks at sizes itself."""
+    if find(target).resizes:
+        return replace(api.capture(decoder, decoder.example(many)), elastic=decoder.room_at)
+    room = torch.export.Dim("room", min=ROOM, max=decoder.context) if decoder.room_at else None
+    given: list[Any] = [dict.fromkeys(decoder.room_at.get(i, ()), room) or None for i in range(4 + 2 * decoder.layers)]
+    shapes = (*given[:4], tuple(given[4:])) if room else None
+    return api.capture(decoder, decoder.example(many), dynamic_shapes=shapes)
 
 
 def tokens_of(checkpoint: Checkpoint, text: str) -> list[int]:

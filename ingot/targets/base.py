@@ -95,6 +95,7 @@ class Target:
     answers_at_once: bool = False  # asking its ability costs nothing to speak of, so rewrites can be weighed by it
     ties_up: bool = False  # a number in the middle between two steps goes to the upper one, not to the even one
     fixed_shapes: bool = False  # it compiles for the shapes of the example
+    resizes: bool = False  # its delegate looks at the sizes of what it is given, whatever it was compiled for
     alignment: int = 128  # of each piece of data in the file
     hints: dict[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)  # what a recipe may set, and what for

@@ -265,6 +265,7 @@ XNNPACK = Target(
     executed_on=lambda: "ExecuTorch runtime, XNNPACK delegate, in a child process",
     prices=Prices({"int8": 1.0, "float": 3.0}),
     answers_at_once=True,
+    resizes=True,
     weight_schemes=("8da4w", "8da8w"),
     lowering=without_idle_patterns,
     alignment=64,  # a cache line: weights are packed anew when they are loaded
