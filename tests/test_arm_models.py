@@ -178,7 +178,7 @@ class Fed(Exact):
     """The quantized graph, in which each op reads what the artefact's ops before it gave; and by how much it differs."""
 
     def __init__(self, module: torch.fx.GraphModule, made: dict[torch.fx.Node, torch.Tensor]) -> None:
-        super().__init__(module, ties_up=True)
+        super().__init__(module, find("ethos-u85-256"))
         self.made, self.steps = made, {}
 
     def run_node(self, n: torch.fx.Node) -> object:

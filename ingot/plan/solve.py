@@ -19,6 +19,7 @@ from ingot.plan.narrow import narrow
 from ingot.plan.noise import Noise, heard, mixed
 from ingot.plan.pins import pin, refuse_conflicts, refuse_idle
 from ingot.plan.precision import SILENCE, assign
+from ingot.plan.products import suit_factors
 from ingot.plan.proof import decisions
 from ingot.plan.relations import relate
 from ingot.plan.sharing import entry_gain, share
@@ -64,6 +65,7 @@ def solve_each(
         for members in one.classes.groups():
             _store(members, one)
         suit_knots(one)
+        suit_factors(one)
         yield Plan(target.name, fingerprint, tuple(decisions(one)), rewrites, notes=notes)
 
 
