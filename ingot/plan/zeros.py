@@ -13,13 +13,13 @@ def suit_zeros(work: Work) -> None:
     for node in work.labels:
         wanted, stored = work.target.zero_at_zero(node), work.storages.get((node, 0))
         if wanted is not None and stored is not None and not work.format_of((node, 0)).symmetric:
-            moved = _moved(stored, wanted)
-            if moved != stored:
-                why = f"{node.name} takes fewer cycles with a zero point of {moved.zero_point}"
-                store_again((node, 0), moved, why, work)
+            better = moved(stored, wanted)
+            if better != stored:
+                why = f"{node.name} takes fewer cycles with a zero point of {better.zero_point}"
+                store_again((node, 0), better, why, work)
 
 
-def _moved(stored: Storage, wanted: bool) -> Storage:
+def moved(stored: Storage, wanted: bool) -> Storage:
     """The same range with another zero point: 0 if that is wanted and next to it, -1 if 0 is what is not."""
     near = abs(stored.zero_point) <= 1 if wanted else stored.zero_point == 0  # type: ignore[arg-type]
     if not near or not stored.qmin < -1 < 0 < stored.qmax:
