@@ -225,12 +225,12 @@ def test_each_op_of_int16_is_what_the_quantized_graph_says(name: str) -> None:
     assert {op: n for op, n in steps.items() if n > MOST_STEPS.get(op, 0)} == {}
 
 
-@pytest.mark.parametrize("name", NETS)
-def test_outputs_of_int16_are_within_a_step_of_the_quantized_graph(name: str) -> None:
+# YOLO computes its stem twice: two equal convolutions, which Vela must not see as one with two results.
+@pytest.mark.parametrize(("name", "on"), [*((name, "ethos-u85-256") for name in NETS), ("YOLO", "ethos-u55-128")])
+def test_outputs_of_int16_are_within_a_step_of_the_quantized_graph(name: str, on: str) -> None:
     build, batches, _ = NETS[name]
     torch.manual_seed(0)
-    target = need("ethos-u85-256")
-    casting = ingot.cast(settled(build(), batches), batches[0], target=target, calibration=batches, recipe=INT16)
+    casting = ingot.cast(settled(build(), batches), batches[0], target=need(on), calibration=batches, recipe=INT16)
     given = [casting.evidence.program.flatten(b) for b in batches]
     made, meant = run_artefact(casting.pte, casting.evidence, given), run_quantized(casting.evidence, given)
     for i, last in enumerate(output_nodes(casting.evidence.quantized)):
