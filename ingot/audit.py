@@ -52,16 +52,16 @@ def roundings(node: Node) -> tuple[list[Storage], Node]:
     """The quantize-dequantize pairs on the way from where a value is made to here, first to last; and that place."""
     found: list[Storage] = []
     while is_call(node, "dequantize_per_tensor") or is_call(node, "dequantize_per_channel"):
-        found.insert(0, _parameters(node))
+        found.insert(0, parameters(node))
         node = operands(node)[0]
         if is_call(node, "quantize_per_tensor") or is_call(node, "quantize_per_channel"):
-            if _parameters(node) != found[0]:
-                return [*found, _parameters(node)], node
+            if parameters(node) != found[0]:
+                return [*found, parameters(node)], node
             node = operands(node)[0]
     return found, node
 
 
-def _parameters(node: Node) -> Storage:
+def parameters(node: Node) -> Storage:
     """The numbers of a (de)quantize node, per tensor (x, scale, zp, min, max, dtype) or per channel (… axis …)."""
     if "per_channel" in str(node.target):
         _, scale, zero, axis, low, high, dtype = node.args[:7]

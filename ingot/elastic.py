@@ -1,7 +1,7 @@
 """Inputs that may be shorter than the program was lowered for.
 
 A delegate that looks at the sizes of what it is given needs no symbols for them: the program is lowered for the
-largest, in a quarter of the time, and the file says that these inputs vary. Only where nothing but delegates reads them.
+largest, in a quarter of the time, and the file says that these inputs vary. Only where delegates alone read them.
 """
 
 from __future__ import annotations

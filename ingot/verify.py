@@ -93,12 +93,12 @@ def run_quantized(evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]
     module, state = evidence.quantized, evidence.program.state
     if state or not evidence.in_double:
         return run_graph(module, batches, state)
-    return run_exactly(module, batches, evidence.target.ties_up)
+    return run_exactly(module, batches, evidence.target)
 
 
-def run_exactly(module: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], ties_up: bool) -> Runs:
+def run_exactly(module: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], target: Target) -> Runs:
     with suppress(RuntimeError, NotImplementedError, AssertionError):
-        return [tensors_of(o) for o in evaluate(module, batches, ties_up=ties_up)]
+        return [tensors_of(o) for o in evaluate(module, batches, target)]
     return run_graph(module, batches, {})
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -14,6 +16,7 @@ import torch.nn.functional as F
 
 import ingot
 from ingot.compare import measure
+from ingot.plan.model import Decision
 from ingot.verify import run_artefact, run_graph
 from tests.models import images
 
@@ -254,3 +257,47 @@ def test_naming_the_targets_imports_no_backend() -> None:
     code = "import sys, ingot; ingot.targets(); print([m for m in sys.modules if m.startswith('executorch')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+class Product(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.bmm(x.tanh(), x.sigmoid())
+
+
+def test_the_factor_of_a_product_of_activations_has_15_bits() -> None:
+    batches = [(torch.randn(2, 9, 9, generator=torch.Generator().manual_seed(i)),) for i in range(3)]
+    program = ingot.capture(Product(), batches[0])
+    recipe = {"scopes": [{"op": "*", "precision": "int16"}]}
+    plan = ingot.plan(program, ingot.record(program, batches), need("ethos-u85-256"), recipe=recipe)
+    a, b, out = (plan.storage("bmm", i).scale for i in (0, 1, None))
+    mantissa = math.frexp(a * b / out)[0] * 2**15
+    assert abs(mantissa - round(mantissa)) < 2**-6
+
+
+class Sums(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 192, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x).sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(("name", "zero", "other"), [("ethos-u55-128", -1, 0), ("ethos-u85-256", 0, -1)])
+def test_a_sum_reads_the_zero_point_with_which_vela_is_quicker(name: str, zero: int, other: int) -> None:
+    x = torch.randn(1, 17, 64, generator=torch.Generator().manual_seed(0))
+    program = ingot.capture(seeded(Sums()), (x,))
+    plan = ingot.plan(program, ingot.record(program, [(x,), (-x,)]), need(name))
+    assert plan.storage("linear").zero_point == zero
+    cycles = [ingot.lower(program, p).performance[0].cycles for p in (plan, with_zero_point(plan, "linear", other))]
+    assert cycles[0] < cycles[1]
+
+
+def with_zero_point(plan: ingot.Plan, value: str, zero: int) -> ingot.Plan:
+    """Where it is made and where it is read."""
+
+    def moved(d: Decision) -> Decision:
+        here = value in (d.reads, d.slot.node) and (d.slot.operand is None or d.reads == value)
+        return replace(d, storage=replace(d.storage, zero_point=zero)) if here else d
+
+    return replace(plan, decisions=tuple(map(moved, plan)))

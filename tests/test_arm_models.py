@@ -178,7 +178,7 @@ class Fed(Exact):
     """The quantized graph, in which each op reads what the artefact's ops before it gave; and by how much it differs."""
 
     def __init__(self, module: torch.fx.GraphModule, made: dict[torch.fx.Node, torch.Tensor]) -> None:
-        super().__init__(module, ties_up=True)
+        super().__init__(module, find("ethos-u85-256"))
         self.made, self.steps = made, {}
 
     def run_node(self, n: torch.fx.Node) -> object:
@@ -209,12 +209,12 @@ def steps_between(casting: ingot.Casting, batch: tuple[torch.Tensor, ...]) -> di
     return fed.steps
 
 
-# 1 / sqrt(x) bends more between two knots of its table than any scale can help.
-MOST_STEPS = {"aten.rsqrt.default": 3}
+# Before they are added, numbers are rounded to a 2048th of the coarser step.
+MOST_STEPS = {"aten.add.Tensor": 1, "aten.sub.Tensor": 1}
 
 
 @pytest.mark.parametrize("name", ["DeiT", "MobileNetV3", "U-Net", "YOLO"])
-def test_each_op_of_int16_is_within_a_step_of_the_plan(name: str) -> None:
+def test_each_op_of_int16_is_what_the_quantized_graph_says(name: str) -> None:
     build, batches, _ = NETS[name]
     torch.manual_seed(0)
     target = need("ethos-u85-256")
@@ -222,19 +222,19 @@ def test_each_op_of_int16_is_within_a_step_of_the_plan(name: str) -> None:
     casting = ingot.cast(shown, batches[0], target=target, calibration=batches, recipe=INT16, on_mismatch="keep")
     steps = steps_between(casting, batches[0])
     assert len(steps) >= 4
-    assert {op: n for op, n in steps.items() if n > MOST_STEPS.get(op, 1)} == {}
+    assert {op: n for op, n in steps.items() if n > MOST_STEPS.get(op, 0)} == {}
 
 
-@pytest.mark.parametrize("name", ["MobileNetV2", "ShuffleNetV2", "ResNet", "GRU"])
-def test_outputs_of_int16_are_within_a_step_of_the_quantized_graph(name: str) -> None:
+# YOLO computes its stem twice: two equal convolutions, which Vela must not see as one with two results.
+@pytest.mark.parametrize(("name", "on"), [*((name, "ethos-u85-256") for name in NETS), ("YOLO", "ethos-u55-128")])
+def test_outputs_of_int16_are_within_a_step_of_the_quantized_graph(name: str, on: str) -> None:
     build, batches, _ = NETS[name]
     torch.manual_seed(0)
-    target = need("ethos-u85-256")
-    casting = ingot.cast(settled(build(), batches), batches[0], target=target, calibration=batches, recipe=INT16)
-    (last,) = output_nodes(casting.evidence.quantized)
-    given = [casting.evidence.program.flatten(b) for b in batches[:4]]
+    casting = ingot.cast(settled(build(), batches), batches[0], target=need(on), calibration=batches, recipe=INT16)
+    given = [casting.evidence.program.flatten(b) for b in batches]
     made, meant = run_artefact(casting.pte, casting.evidence, given), run_quantized(casting.evidence, given)
-    assert max(float((a[0] - b[0]).abs().max()) for a, b in zip(made, meant, strict=True)) <= 1.01 * last.args[1]
+    for i, last in enumerate(output_nodes(casting.evidence.quantized)):
+        assert max(float((a[i] - b[i]).abs().max()) for a, b in zip(made, meant, strict=True)) <= 1.01 * last.args[1]
 
 
 def test_what_vela_refuses_in_int16_is_int8() -> None:

@@ -19,10 +19,12 @@ from ingot.plan.classes import Classes
 from ingot.plan.knots import corners
 from ingot.plan.methods import METHODS, choose
 from ingot.plan.mincut import Energy, least
+from ingot.plan.model import Storage
 from ingot.plan.noise import errors
-from ingot.plan.qparams import storage_for, storage_for_weight, with_factors
+from ingot.plan.qparams import rounded_down, storage_for, storage_for_weight, with_factors
 from ingot.plan.tame import body
 from ingot.plan.through import function_of
+from ingot.plan.zeros import moved
 from ingot.ranges import Stats
 from ingot.targets.base import Format
 
@@ -266,6 +268,20 @@ def test_weight_scales_give_factors_of_few_bits() -> None:
         assert abs(factor - round(factor)) < 2**-7
         assert before * (1 - 1e-6) <= after <= before * (1 + 2**-14)
     assert with_factors(moved, x, out, 15).scale == pytest.approx(moved.scale, rel=1e-7)
+
+
+def test_factors_are_rounded_down_to_few_bits() -> None:
+    assert [rounded_down(x, 3) for x in (0.9, 5 / 8, 5 / 8 - 1e-9, 3.2)] == [7 / 8, 5 / 8, 5 / 8, 3.0]
+
+
+@pytest.mark.parametrize(("zero", "wanted", "found"), [(1, True, 0), (-1, True, 0), (2, True, 2), (0, False, -1), (3, False, 3)])  # fmt: skip
+def test_a_zero_point_moves_by_one_step_and_the_range_stays(zero: int, wanted: bool, found: int) -> None:
+    stored = Storage("int8", 0.5, zero, -128, 127)
+    after = moved(stored, wanted)
+    assert after.zero_point == found
+    assert after.scale <= stored.scale * 128 / 127
+    assert after.span[0] <= stored.span[0] + 1e-6
+    assert after.span[1] >= stored.span[1] - 1e-6
 
 
 def test_corners_are_told_from_bends() -> None:

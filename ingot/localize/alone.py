@@ -56,7 +56,7 @@ def alone(search: Search, name: str) -> Alone:
     """One value, from the nearest before it that were seen."""
     points = {_point(search, n): n for n in search.before(name)}
     part = extracted(search.evidence.quantized, points, [_end(search, name)])
-    wanted = run_exactly(part, _fed(search, part, points), search.evidence.target.ties_up)
+    wanted = run_exactly(part, _fed(search, part, points), search.evidence.target)
     sides = [w[0] for w in wanted], search.seen[name].made[: len(wanted)]
     flat = [torch.cat([t.double().reshape(-1) for t in side]) for side in sides]
     return Alone(steps(search.plan.storage(name), *flat), sqnr(*flat))

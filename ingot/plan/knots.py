@@ -10,6 +10,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
+import torch
 from torch.fx import Node
 
 from ingot.plan.model import Storage
@@ -17,7 +18,7 @@ from ingot.plan.qparams import storage_for
 from ingot.plan.spans import Span, hull, width
 from ingot.plan.through import Function, function_of
 from ingot.plan.work import Place, Work
-from ingot.semantics import Kind, operands
+from ingot.semantics import operands
 
 MOST = 1 / 8  # of a range, that may be added to it: near a pole no range would do, nor for corners close to zero
 GRID = np.arange(-8, 8, 2**-6)  # where corners are looked for
@@ -34,18 +35,18 @@ def suit_knots(work: Work) -> None:
 
 
 def _function(node: Node, work: Work) -> Function | None:
-    """A clamp needs no table, and with a relu inside a kernel nothing is stored between."""
-    computes = work.facts.effects[node].kind is Kind.COMPUTES
-    return function_of(node) if computes and {(node, 0), (node, None)} <= work.storages.keys() else None
+    """With a relu inside a kernel nothing is stored between."""
+    stored = {(node, 0), (node, None)} <= work.storages.keys()
+    return function_of(node) if stored and work.target.interpolates(node) else None
 
 
 def _meet_corners(node: Node, function: Function, knots: int, work: Work) -> None:
     """A scale a little larger, with knots at the corners if they are all as far from zero."""
     stored, far = work.storages[node, 0], set(np.abs(corners(function)).tolist()) - {0.0}
-    many = math.floor(max(far) / _step(stored, knots)) if len(far) == 1 else 0
+    many = math.floor(max(far) / gap_between(knots, stored)) if len(far) == 1 else 0
     if many * MOST >= 1:
-        scale = stored.scale * max(far) / (many * _step(stored, knots))
-        _store_again((node, 0), replace(stored, scale=scale), f"with knots at the corners of {node.name}", work)
+        scale = stored.scale * max(far) / (many * gap_between(knots, stored))
+        store_again((node, 0), replace(stored, scale=scale), f"with knots at the corners of {node.name}", work)
 
 
 def corners(function: Function) -> np.ndarray:
@@ -60,24 +61,24 @@ def _make_room(node: Node, function: Function, knots: int, work: Work) -> None:
     span = hull([stored.span, _needed(node, function, knots, work)])
     if width(span) > width(stored.span):
         wider = storage_for(*span, work.format_of((node, None)))
-        _store_again((node, None), wider, f"with room for the knots of {node.name}", work)
+        store_again((node, None), wider, f"with room for the knots of {node.name}", work)
 
 
 def _needed(node: Node, function: Function, knots: int, work: Work) -> Span:
     """What the function gives at the outermost knots, as far as there is any use in it."""
     (low, high), read = work.facts.span(node), work.facts.span(operands(node)[0])
-    step, more = _step(work.storages[node, 0], knots), (high - low) * MOST
+    step, more = gap_between(knots, work.storages[node, 0]), (high - low) * MOST
     found = function(np.array([math.floor(read[0] / step), math.ceil(read[1] / step)]) * step)
     ends = np.clip(found[np.isfinite(found)], low - more, high + more).tolist()
     return min([low, *ends]), max([high, *ends])
 
 
-def _step(storage: Storage, knots: int) -> float:
-    """From knot to knot; zero is one."""
-    return float((storage.qmax - storage.qmin + 2) / knots * storage.scale)  # type: ignore[operator]
+def gap_between(knots: int, storage: Storage) -> float:
+    """From knot to knot over all integers of the type; zero is one."""
+    return 2 ** torch.iinfo(getattr(torch, storage.dtype)).bits / knots * storage.scale  # type: ignore[operator,no-any-return]
 
 
-def _store_again(place: Place, storage: Storage, why: str, work: Work) -> None:
+def store_again(place: Place, storage: Storage, why: str, work: Work) -> None:
     members = {place, *work.classes.ways(place)}
     if not members & work.fixed:
         for m in members:

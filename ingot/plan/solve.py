@@ -19,6 +19,7 @@ from ingot.plan.narrow import narrow
 from ingot.plan.noise import Noise, heard, mixed
 from ingot.plan.pins import pin, refuse_conflicts, refuse_idle
 from ingot.plan.precision import SILENCE, assign
+from ingot.plan.products import suit_factors
 from ingot.plan.proof import decisions
 from ingot.plan.relations import relate
 from ingot.plan.sharing import entry_gain, share
@@ -26,6 +27,7 @@ from ingot.plan.spans import hull
 from ingot.plan.staying import stay_inside
 from ingot.plan.through import readings
 from ingot.plan.work import Place, Work, activations, value_in
+from ingot.plan.zeros import suit_zeros
 from ingot.ranges import Ranges
 from ingot.recipe import Recipe
 from ingot.semantics.weights import weight_axis
@@ -63,7 +65,9 @@ def solve_each(
         one = replace(work, method=method, storages={}, because=dict(work.because), fixed=set(work.fixed))
         for members in one.classes.groups():
             _store(members, one)
+        suit_zeros(one)
         suit_knots(one)
+        suit_factors(one)
         yield Plan(target.name, fingerprint, tuple(decisions(one)), rewrites, notes=notes)
 
 

@@ -21,7 +21,9 @@ from ingot.targets.arm.requirements import COMMON, CONVERTER, VELA
 from ingot.targets.arm.rewriting import Decompositions
 from ingot.targets.arm.running import executed_on, run
 from ingot.targets.arm.selections import Selections
+from ingot.targets.arm.tabulated import tabulated
 from ingot.targets.arm.vulkan import REQUIREMENTS as RUNNERS
+from ingot.targets.arm.zeros import zero_at_zero
 from ingot.targets.base import Prices, Target
 
 __all__ = ["TARGETS"]
@@ -51,6 +53,8 @@ def _target(device: Device) -> Target:
         float_bias=False,
         factor_bits={"int16": 15},  # the accumulator has 48 bits and its multiplier 16, of which one is the sign
         knots={"int16": 512},
+        interpolates=tabulated,
+        zero_at_zero=partial(zero_at_zero, device),
         weight_axis=weight_axis,
         rules=partial(_rules, device),
         partitioners=partial(partitioners, device),

@@ -10,7 +10,7 @@ from ingot.targets.base import Format
 
 FORMATS = {
     "int8": Format("int8", -128, 127, symmetric=False),
-    "int16": Format("int16", -32767, 32767, symmetric=True),
+    "int16": Format("int16", -32768, 32767, symmetric=True),
 }
 WEIGHT = Format("int8", -127, 127, symmetric=True)
 INT4 = Format("int8", -7, 7, symmetric=True)  # by these limits the backend knows four bits
