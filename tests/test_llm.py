@@ -15,6 +15,7 @@ from ingot.cli import main
 from ingot.llm import checkpoint, library, road, text
 from ingot.llm.decoder import Decoder
 from ingot.targets.pieces import read
+from ingot.weights.moments import watching
 
 transformers = library.transformers()
 KINDS = ("Llama", "Qwen2", "Qwen3", "Gemma")
@@ -51,6 +52,34 @@ def test_a_step_is_the_model(kind: str) -> None:
     torch.testing.assert_close(made, wanted, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(whole[0], wanted[-1], rtol=1e-4, atol=1e-4)
     assert torch.equal(again, wanted)  # the user's model is as it was
+
+
+def test_room_grows_with_the_text() -> None:
+    """A session asks for more room as it goes on, and gives the logits of transformers all the while."""
+    model, tokens, context = tiny(), [(7 * i) % 250 for i in range(70)], 80
+    decoder = Decoder(model, context)
+    session = text.Session(Plain(decoder), text.Shape(context, decoder.layers, decoder.heads))
+    with torch.no_grad():
+        wanted = model(torch.tensor([tokens])).logits[0]
+        made = torch.stack([session.feed(t) for t in tokens])
+    torch.testing.assert_close(made, wanted, rtol=1e-4, atol=1e-4)
+    assert session.past[0].shape == (2, 16, 80)  # three rooms: 32, 64, and all that there is
+
+
+class Plain:
+    def __init__(self, decoder: Decoder) -> None:
+        self.decoder = decoder
+
+    def execute(self, given: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        return self.decoder(*given)
+
+
+def test_a_head_is_looked_at_for_more_than_ends_of_texts() -> None:
+    decoder = Decoder(tiny(), 8)
+    with watching(decoder) as seen, decoder.giving(4):
+        assert decoder(*decoder.whole([5, 9, 33, 120, 7, 64]))[0].shape == (4, 256)
+    assert seen.counts["model.lm_head"] == 4
+    assert decoder(*decoder.whole([5, 9]))[0].shape == (1, 256)
 
 
 @pytest.fixture(scope="module")

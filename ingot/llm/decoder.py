@@ -151,6 +151,7 @@ class Decoder(nn.Module):
         many = config.num_key_value_heads
         self.layers, self.heads = config.num_hidden_layers, Heads(many, config.num_attention_heads // many, size)
         self.places = Places(model.model.rotary_emb, context, model.dtype)
+        self.logits = 1  # of the last tokens
 
     def forward(
         self, tokens: Tensor, positions: Tensor, mask: Tensor, places: Tensor, *past: Tensor
@@ -162,9 +163,18 @@ class Decoder(nn.Module):
                 position_ids=positions[None],
                 attention_mask=mask[None],  # of four dimensions: none is made
                 past_key_values=step,
-                logits_to_keep=1,
+                logits_to_keep=self.logits,
             )
         return made.logits[0], *(t for pair in step.new for t in pair)
+
+    @contextmanager
+    def giving(self, logits: int) -> Iterator[None]:
+        """Of more tokens than the last: a head has more columns than a few texts have ends."""
+        self.logits = logits
+        try:
+            yield
+        finally:
+            self.logits = 1
 
     @contextmanager
     def _taken_over(self, step: Step) -> Iterator[None]:

@@ -20,6 +20,7 @@ from ingot.weights.moments import watching
 
 PREFILL = 32  # tokens of a prompt that are read at once
 MOST = 32  # windows of the context's length: more hardly changes how weights are rounded
+LAST = 64  # tokens of each window whose logits are computed: what the head reads is looked at there
 CHECKED = 8  # tokens of the first text that the program is verified on, one after the other
 PROMPTS = 4  # texts whose starts are read as prompts to verify that: of one, two rows of logits would be compared
 
@@ -30,7 +31,7 @@ def cast(
     """The decoder as a program for one token at a time; `texts` say how its weights are rounded best."""
     decoder, read = Decoder(checkpoint.model, context).eval(), [tokens_of(checkpoint, t) for t in texts]
     windows = [tokens[i : i + context] for tokens in read for i in range(0, len(tokens), context)]
-    with watching(decoder) as seen:
+    with watching(decoder) as seen, decoder.giving(LAST):
         for tokens in windows[:: -(-len(windows) // MOST) or 1]:
             decoder(*decoder.whole(tokens))
     program = _captured(decoder, 1, target)
@@ -68,6 +69,8 @@ def steps_of(decoder: Decoder, tokens: list[int]) -> list[tuple[torch.Tensor, ..
     made, past = [], decoder.empty(room_for(len(tokens), decoder.context))
     with torch.no_grad():
         for i, token in enumerate(tokens[: decoder.context]):
+            if i == len(tokens) - 1:  # with as much room as there ever is
+                past = with_room(past, decoder.context)
             made.append(decoder.given([token], [p.clone() for p in past], i))
             keep(past, decoder(*made[-1])[1:], i)
     return made
