@@ -83,6 +83,7 @@ class _State:
     module: GraphModule
     left: Islands
     rewrites: tuple[str, ...] = ()
+    spare: GraphModule | None = None  # a copy for the next rule, where the one before found nothing in it
 
 
 def _searched(program: Program, rules: Sequence[Rule], ask: Ask | None) -> _State:
@@ -107,9 +108,12 @@ Inputs = tuple[torch.Tensor, ...]
 
 
 def _after(rule: Rule, now: _State, inputs: Inputs, wanted: list[torch.Tensor], ask: Ask | None) -> _State:
-    module, places = _applied(rule, now.module, inputs, wanted)
+    changed = now.spare or copied(now.module)
+    if not (found := rule.apply(changed)):
+        return replace(now, spare=changed)
+    module, places = _compared(rule, now.module, changed, found, inputs, wanted)
     if module is now.module:
-        return replace(now, rewrites=(*now.rewrites, *places))
+        return replace(now, rewrites=(*now.rewrites, *places), spare=None)
     left = _left(module, ask)
     saved = now.left.saved_by(left) if ask else "not weighed, asking this target takes too long"
     return _State(module, left, (*now.rewrites, *places, f"{rule.name}: {saved}"))
@@ -119,14 +123,10 @@ def _left(module: GraphModule, ask: Ask | None) -> Islands:
     return islands(module, ask) if ask else Islands(0, 0)
 
 
-def _applied(
-    rule: Rule, module: GraphModule, inputs: Inputs, wanted: list[torch.Tensor]
+def _compared(
+    rule: Rule, module: GraphModule, changed: GraphModule, places: list[str], inputs: Inputs, wanted: list[torch.Tensor]
 ) -> tuple[GraphModule, list[str]]:
     """The module after the rule; as it was, with a word, where the rule would move the numbers."""
-    changed = copied(module)
-    places = rule.apply(changed)
-    if not places:
-        return module, []
     try:
         settle(changed)
         check_same(rule.name, wanted, outputs(changed, inputs))
