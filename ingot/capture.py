@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import io
 import traceback
@@ -22,7 +21,6 @@ from ingot import normalize
 from ingot.errors import CaptureError, InputError
 from ingot.graph import calls, constant_of, is_state, output_nodes, source_of
 from ingot.inputs import as_tuple, flat_inputs, laid_out
-from ingot.opening import named_anew, opened
 from ingot.retracing import light
 from ingot.semantics import effect_of
 from ingot.semantics.weights import is_random
@@ -169,26 +167,14 @@ def _functional(exported: ExportedProgram) -> ExportedProgram:
     try:
         with light():
             hidden = normalize.decompositions(exported.graph)
-            program, done = _decomposed(exported, hidden), set(hidden)
-            while hidden := {o: how for o, how in normalize.decompositions(program.graph).items() if o not in done}:
-                program, done = _decomposed(program, hidden), done | set(hidden)
+            program, opened = exported.run_decompositions(hidden), set(hidden)
+            while hidden := {o: how for o, how in normalize.decompositions(program.graph).items() if o not in opened}:
+                program, opened = program.run_decompositions(hidden), opened | set(hidden)
             return program
     except Exception as e:
         raise CaptureError(
             "the exported program cannot be made functional", where=user_frame(e), why=first_sentence(e)
         ) from e
-
-
-def _decomposed(exported: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
-    """Op by op where that is enough; else torch traces the whole program anew, and knows what to keep inside."""
-    if any(map(normalize.hides, table)):
-        return exported.run_decompositions(table)
-    mine, graph = copy.copy(exported), copy.deepcopy(exported.graph)
-    for before, node in zip(exported.graph.nodes, graph.nodes, strict=True):
-        node.name = before.name  # a copy has others for words of Python's
-    mine._graph_module = GraphModule(exported.graph_module, graph)
-    mine._graph_signature = copy.deepcopy(exported.graph_signature)
-    return named_anew(mine) if opened(mine, table) else exported.run_decompositions(table)
 
 
 def _flat_module(exported: ExportedProgram) -> GraphModule:

@@ -99,7 +99,12 @@ def _of_all_methods(whole: Any) -> Callable[..., None]:
     return add
 
 
-def given_by(delegate: Any) -> Any:
-    """What its graph says that it gives."""
+def given_by(delegate: Any, *read: Any) -> Any:
+    """What its graph says that it gives. Not its parameters ask for gradients, but what it reads may."""
     out = next(n for n in reversed(delegate.original_module.graph.nodes) if n.op == "output")
-    return tuple(n.meta["val"].detach() for n in out.args[0])  # parameters made them ask for gradients
+    asks = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in read)
+    return tuple(_asking(n.meta["val"].detach(), asks) for n in out.args[0])
+
+
+def _asking(x: torch.Tensor, asks: bool) -> torch.Tensor:
+    return x.requires_grad_(asks and x.dtype.is_floating_point)

@@ -35,6 +35,12 @@ def in_step(module: GraphModule, batches: Sequence[Batch]) -> list[Any]:
     raise AssertionError("a graph ends with its output")
 
 
+def writes(module: GraphModule) -> bool:
+    """Into a value: what was computed once would be written to for every batch."""
+    ops = [n.target for n in module.graph.nodes if isinstance(n.target, torch._ops.OpOverload)]
+    return any(op._schema.is_mutable for op in ops)
+
+
 def _last_uses(nodes: Iterable[Node]) -> dict[Node, list[Node]]:
     """By the op that reads it last, what nobody needs any more."""
     last, found = dict[Node, Node](), dict[Node, list[Node]]()

@@ -76,8 +76,8 @@ def _with_inputs(module: GraphModule, stored: dict[str, torch.Tensor]) -> tuple[
     places = dict[str, Node]()
     for target, tensor in stored.items():
         kind = "p" if isinstance(tensor, torch.nn.Parameter) else "b"
-        places[target] = graph.placeholder(f"{kind}_{target.replace('.', '_')}")
-        places[target].meta = dict(first[target].meta)
+        made = places[target] = graph.placeholder(f"{kind}_{target.replace('.', '_')}")
+        made.target, made.meta = made.name, dict(first[target].meta)  # a name has no capitals
     for node in module.graph.nodes:
         values[node] = places[str(node.target)] if node.op == "get_attr" else graph.node_copy(node, values.__getitem__)
     return graph, {target: n.name for target, n in places.items()}

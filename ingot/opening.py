@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch._export.utils import _is_cia_op, _is_preservable_cia_op
 from torch.export import ExportedProgram
-from torch.fx import Graph, GraphModule, Node
+from torch.fx import Graph, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ingot.alike import NoKey, key_of
@@ -32,22 +32,6 @@ def opened(program: ExportedProgram, table: Any) -> bool:
         _name_results(program)
         program.graph_module.recompile()
     return True
-
-
-def named_anew(program: ExportedProgram) -> ExportedProgram:
-    """Ops that are left, counted from the start as if all had been traced."""
-    program.graph.eliminate_dead_code()
-    graph, known = Graph(), dict[Node, Node]()
-    for node in program.graph.nodes:
-        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
-        name = node.target.overloadpacket.__name__ if isinstance(node.target, torch._ops.OpOverload) else None
-        known[node] = graph.create_node(node.op, node.target, args, kwargs, name)
-        known[node].meta = node.meta
-        if node.op == "placeholder":
-            known[node].name = node.name  # also where it is a word of Python's
-    program._graph_module = GraphModule(program.graph_module, graph)
-    _name_results(program)
-    return program
 
 
 def _name_results(program: ExportedProgram) -> None:

@@ -118,7 +118,7 @@ def _result(known: Known, target: Any, args: Any, kwargs: Any) -> Any:
         return target(*args, **kwargs)
     if key not in known:
         is_delegate = getattr(target, "__name__", "") == "executorch_call_delegate"
-        known[key] = ((args, kwargs), given_by(args[0]) if is_delegate else target(*args, **kwargs))
+        known[key] = ((args, kwargs), given_by(*args) if is_delegate else target(*args, **kwargs))
     return known[key][1]
 
 

@@ -17,7 +17,7 @@ from ingot.casting import Boundary, Check, Delegate, HostOp, OutputCheck
 from ingot.compare import Comparison, measure
 from ingot.errors import InputError
 from ingot.exact import evaluate
-from ingot.instep import in_step
+from ingot.instep import in_step, writes
 from ingot.localize.graphs import culprit_of
 from ingot.ranges import Ranges
 from ingot.recipe import Recipe
@@ -79,7 +79,7 @@ def run_graph(
     module: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], state: dict[str, torch.Tensor]
 ) -> list[list[torch.Tensor]]:
     """The graph in eager torch, the batches in sequence from the initial state."""
-    if not state:
+    if not state and not writes(module):
         return [tensors_of(o) for o in in_step(module, batches)]
     restore_state(module, state)
     with torch.no_grad():

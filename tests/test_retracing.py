@@ -100,14 +100,3 @@ def test_the_same_file_with_integer_weights(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(LOWER, "quick", contextlib.nullcontext)
     monkeypatch.setattr(LOWER, "lifted", lambda *_: None)
     assert ingot.cast(net, (torch.randn(4, 32),), target="xnnpack", weights="8da4w").pte == fast
-
-
-@pytest.mark.parametrize("name", ["input", "x"])
-def test_capture_op_by_op_gives_the_graph_that_torch_traces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = f"def forward(self, {name}):\n    y = {name}.transpose(0, 1).reshape(-1).to({name}.dtype)\n    return y, y.neg()"
-    made: dict[str, object] = {}
-    exec(source, made)
-    net = type("Net", (nn.Module,), {"forward": made["forward"]})()
-    alone = ingot.capture(net, (torch.randn(3, 4),))
-    monkeypatch.setattr(sys.modules["ingot.capture"], "opened", lambda *_: False)
-    assert ingot.capture(net, (torch.randn(3, 4),)).fingerprint == alone.fingerprint
