@@ -82,8 +82,8 @@ class Step:
 
     is_compileable, is_sliding = False, [False]
 
-    def __init__(self, positions: Tensor, mask: Tensor, places: Tensor, past: Past) -> None:
-        self.positions, self.mask, self.places, self.past, self.new = positions, mask, places, past, Past()
+    def __init__(self, positions: Tensor, places: Tensor, past: Past) -> None:
+        self.positions, self.places, self.past, self.new = positions, places, past, Past()
 
     def update(self, key: Tensor, value: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         self.new.append((key[0].transpose(1, 2), value[0]))
@@ -156,7 +156,7 @@ class Decoder(nn.Module):
     def forward(
         self, tokens: Tensor, positions: Tensor, mask: Tensor, places: Tensor, *past: Tensor
     ) -> tuple[Tensor, ...]:
-        step = Step(positions, mask, places, list(zip(past[::2], past[1::2], strict=True)))
+        step = Step(positions, places, list(zip(past[::2], past[1::2], strict=True)))
         with self._taken_over(step):
             made = self.model(
                 input_ids=tokens,
