@@ -23,6 +23,7 @@ from ingot.llm.library import transformers
 
 Past = list[tuple[Tensor, Tensor]]
 HIDDEN = -1e9  # added to the scores of places that hold nothing yet
+BEFORE = 4  # inputs before keys and values: tokens, positions, mask, places
 ROOM = 32  # tokens that there is room for grow by this many: all shapes are looked at anew each time
 _step: ContextVar[Step] = ContextVar("ingot_step")
 
@@ -208,5 +209,5 @@ class Decoder(nn.Module):
         """By input, the dimensions that are as long as there is room; none where that never grows."""
         if self.context <= ROOM:
             return {}
-        past = {4 + i: 1 + (i + 1) % 2 for i in range(2 * self.layers)}
+        past = {BEFORE + i: 1 + (i + 1) % 2 for i in range(2 * self.layers)}
         return {i: frozenset({d}) for i, d in {2: 2, 3: 2, **past}.items()}

@@ -12,7 +12,7 @@ from ingot import api
 from ingot.capture import Program
 from ingot.casting import Casting
 from ingot.llm.checkpoint import Checkpoint
-from ingot.llm.decoder import ROOM, Decoder, keep, room_for, with_room
+from ingot.llm.decoder import BEFORE, ROOM, Decoder, keep, room_for, with_room
 from ingot.llm.text import Shape
 from ingot.targets import find
 from ingot.weights.cast import cast_weights
@@ -50,8 +50,10 @@ def _captured(decoder: Decoder, many: int, target: str) -> Program:
     if find(target).resizes:
         return replace(api.capture(decoder, decoder.example(many)), elastic=decoder.room_at)
     room = torch.export.Dim("room", min=ROOM, max=decoder.context) if decoder.room_at else None
-    given: list[Any] = [dict.fromkeys(decoder.room_at.get(i, ()), room) or None for i in range(4 + 2 * decoder.layers)]
-    shapes = (*given[:4], tuple(given[4:])) if room else None
+    given: list[Any] = [
+        dict.fromkeys(decoder.room_at.get(i, ()), room) or None for i in range(BEFORE + 2 * decoder.layers)
+    ]
+    shapes = (*given[:BEFORE], tuple(given[BEFORE:])) if room else None
     return api.capture(decoder, decoder.example(many), dynamic_shapes=shapes)
 
 
