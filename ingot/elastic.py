@@ -40,4 +40,5 @@ def _refuse_host(node: Node) -> None:
     on_host = [u for u in node.users if "call_delegate" not in str(u.target)]
     if on_host:
         why = f"{on_host[0].target} on the host reads {node.name}, and has memory for one size"
-        raise LowerError("an input that varies in length is read outside the delegate", why=why)
+        hint = "cast with a context of 32 tokens or less: then nothing varies"
+        raise LowerError("an input that varies in length is read outside the delegate", why=why, hint=hint)
