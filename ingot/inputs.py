@@ -75,7 +75,8 @@ def _check_input(program: Program, i: int, got: Any, want: Any) -> None:
     free = set((program.dynamic_shapes or ())[i] or {}) if program.dynamic_shapes else set()
     shorter = program.elastic.get(i, frozenset())
     same = got.dim() == want.dim() and all(
-        d in free or g == w or (d in shorter and g < w) for d, (g, w) in enumerate(zip(got.shape, want.shape, strict=True))
+        d in free or g == w or (d in shorter and g < w)
+        for d, (g, w) in enumerate(zip(got.shape, want.shape, strict=True))
     )
     if not same:
         raise InputError(
