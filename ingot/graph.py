@@ -147,6 +147,21 @@ def drop_unused(module: GraphModule) -> None:
         delattr(module.get_submodule(owner), leaf)
 
 
+def now_another(node: Node, back: torch.Tensor | None) -> None:
+    """Its value is not the one of that name any more; times `back`, a matrix or a factor a channel, it would be."""
+    if back is not None:
+        node.meta["ingot_was"] = (node.name, back)
+    node._rename(f"{node.name}_changed")
+
+
+def as_it_was(node: Node, value: torch.Tensor) -> tuple[str, torch.Tensor]:
+    """The name and the value that it would have, had it not been changed."""
+    if "ingot_was" not in node.meta:
+        return node.name, value
+    was, back = node.meta["ingot_was"]
+    return was, value @ back if back.dim() == 2 else value * back
+
+
 def is_call(node: Node, name: str) -> bool:
     """The node calls the op of that name, in whichever overload."""
     return node.op == "call_function" and getattr(node.target, "_opname", "").split("::")[-1] == name

@@ -14,6 +14,7 @@ from ingot.weights.grid import recovered
 from ingot.weights.moments import Moments
 from ingot.weights.rounding import gptq, hqq, limits, minmax, nearest
 from ingot.weights.scheme import group_for
+from ingot.weights.stream import turn
 
 # ---- rounding ----
 
@@ -269,7 +270,9 @@ def test_moments_without_their_mirror_image_are_all_there() -> None:
     assert read is not None
     torch.testing.assert_close(read.second, x.T @ x / 64)
     s = torch.rand(600) + 0.5
-    torch.testing.assert_close(read.divided(s).second, (x / s).T @ (x / s) / 64)
+    torch.testing.assert_close(read.changed(s, None).second, (x / s).T @ (x / s) / 64)
+    r = turn(600)
+    torch.testing.assert_close(read.changed(s, r).second, (x / s @ r.T).T @ (x / s @ r.T) / 64, rtol=1e-4, atol=1e-4)
 
 
 def test_weights_that_read_the_same_are_rounded_as_if_alone() -> None:

@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from ingot.capture import Program, restore_state
 from ingot.compare import sqnr
-from ingot.graph import is_float, source_of
+from ingot.graph import as_it_was, is_float, source_of
 
 # What int8 leaves of a clean signal: the level of exact inputs, or the first rounding would always be blamed.
 FIRST_ROUNDING_DB = 40.0
@@ -52,7 +52,8 @@ def _values(
         def run_node(self, n: Node) -> object:
             out = super().run_node(n)
             if n.op == "call_function" and isinstance(out, torch.Tensor) and out.dtype.is_floating_point:
-                found[_stored_value(n).name] = out.detach().clone()
+                name, value = as_it_was(_stored_value(n), out.detach().clone())
+                found[name] = value
             return out
 
     restore_state(module, state)

@@ -29,7 +29,7 @@ def widened(layers: Sequence[Layer], noises: Mapping[str, float], most_bytes: in
             f"the weights do not fit in {most_bytes:,} bytes", why=why, hint="embedding_bits=4, head_bits=4"
         )
     for layer in sorted(narrow(layers), key=lambda n: noises[n.name] / (_wide(n).bytes - n.bytes), reverse=True):
-        if (more := _wide(layer).bytes - layer.bytes) <= left:
+        if noises[layer.name] > 0 and (more := _wide(layer).bytes - layer.bytes) <= left:
             chosen[layer.name], left = _wide(layer), left - more
     return tuple(_like(layer, chosen[layer.same_as or layer.name]) for layer in layers)
 

@@ -23,6 +23,7 @@ class Weights:
     method: str = "auto"
     embedding_bits: int | None = None  # None: the most that the target takes
     head_bits: int | None = None
+    rotate: bool = True  # the stream of a decoder by an orthogonal matrix, where it has one: no cost, less noise
     most_bytes: int | None = None  # of all weights: what is left of it gives eight bits to those that gain most
 
     def __post_init__(self) -> None:
@@ -34,6 +35,8 @@ class Weights:
             raise InputError(f"a group of {self.group} weights", why=f"kernels take multiples of {UNIT}")
         if self.most_bytes is not None and (not isinstance(self.most_bytes, int) or self.most_bytes <= 0):
             raise InputError(f"weights cannot take {self.most_bytes!r} bytes")
+        if not isinstance(self.rotate, bool):
+            raise InputError(f"rotate is yes or no, not {self.rotate!r}")
         if {self.embedding_bits, self.head_bits} - {4, 8, None}:
             raise InputError("embeddings and heads have 4 or 8 bits")
 
@@ -56,10 +59,10 @@ def weights_from(value: Any) -> Weights:
     raise InputError(f"weights is a scheme by name, not {type(value).__name__}", hint="weights='8da4w'")
 
 
-def _named(part: str) -> tuple[str, int | str]:
-    """`group=64`, as a shell has it."""
+def _named(part: str) -> tuple[str, int | str | bool]:
+    """`group=64` or `rotate=no`, as a shell has it."""
     name, _, value = (p.strip() for p in part.partition("="))
-    return name, int(value) if value.isdigit() else value
+    return name, int(value) if value.isdigit() else {"yes": True, "no": False}.get(value, value)
 
 
 def refuse_storage(recipe: Recipe) -> None:

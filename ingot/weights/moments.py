@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -24,20 +24,28 @@ class Read:
 
     strips: tuple[Tensor, ...]
     peak: Tensor
+    columns: Tensor | None = None  # by which it is divided since it was recorded
+    inside: Tensor | None = None  # and turned
 
     @property
     def second(self) -> Tensor:
         """The mean of x x^T; made when asked for, a model's would be as large as the model."""
+        whole = self._recorded()
+        if self.columns is not None:
+            factors = torch.where(self.columns == 0, 0.0, 1 / self.columns)  # nothing is known where it was silenced
+            whole.mul_(factors).mul_(factors[:, None])
+        return whole if self.inside is None else self.inside @ whole @ self.inside.T
+
+    def _recorded(self) -> Tensor:
         whole = torch.empty(len(self.peak), len(self.peak))
         for here, strip in zip(_strips(len(self.peak)), self.strips, strict=True):
             whole[here, here.start :] = strip
             whole[here.start :, here] = strip.T
         return whole
 
-    def divided(self, s: Tensor) -> Read:
-        """Of x / s, channel by channel."""
-        each = zip(_strips(len(s)), self.strips, strict=True)
-        return Read(tuple(strip / torch.outer(s[here], s[here.start :]) for here, strip in each), self.peak / s)
+    def changed(self, columns: Tensor | None, inside: Tensor | None) -> Read:
+        """Of inside @ (x / columns)."""
+        return replace(self, columns=columns, inside=inside)
 
 
 def _strips(width: int) -> list[slice]:

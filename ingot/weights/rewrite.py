@@ -9,22 +9,20 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.graph import add_constant, copied, drop_unused, inherited_meta, value_of
+from ingot.graph import add_constant, constant_of, drop_unused, inherited_meta, value_of
+from ingot.weights.changes import NONE, Change
 from ingot.weights.rounding import Rounded, limits
 from ingot.weights.scheme import Layer
 
 aten = torch.ops.aten
 
 
-def with_weights(
-    module: GraphModule, layers: tuple[Layer, ...], rounded: Mapping[str, Rounded], dynamic: bool
-) -> GraphModule:
-    """A copy, in which what is dequantized has the type that it is computed in.
+def put_weights(made: GraphModule, layers: tuple[Layer, ...], rounded: Mapping[str, Rounded], dynamic: bool) -> None:
+    """Into the program; what is dequantized has the type that it is computed in.
 
     Each linear rounds what it reads by itself: of those that share it XNNPACK makes delegates of their own.
     """
     _declare()
-    made = copied(module)
     nodes = {n.name: n for n in made.graph.nodes}
     for layer in layers:
         node = nodes[layer.name]
@@ -35,9 +33,17 @@ def with_weights(
             node.update_arg(0, _by_token(node))
         node.update_arg(1, _weight(made, node, layer, rounded[layer.name]))
     made.graph.eliminate_dead_code()
-    drop_unused(made)  # float weights that were evened out have no reader any more
+    drop_unused(made)  # the float weights
     made.recompile()
-    return made
+
+
+def put_biases(made: GraphModule, changes: Mapping[str, Change]) -> None:
+    """Of linears that give another value than they did."""
+    for node in list(made.graph.nodes):
+        change = changes.get(node.name, NONE)
+        bias = constant_of(node.args[2]) if len(node.args) > 2 and node.target is aten.linear.default else None
+        if bias is not None and (change.outside is not None or change.rows is not None):
+            node.update_arg(2, add_constant(made, change.bias(bias), f"{node.name}_bias", node))
 
 
 def _declare() -> None:

@@ -2,48 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-from torch import Tensor
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from ingot.errors import PlanError
-from ingot.graph import constant_of
+from ingot.graph import copied, now_another
 from ingot.plan.model import Decision, Plan, Slot
-from ingot.semantics import operands
-from ingot.weights.bits import narrow, noise, widened
+from ingot.weights.bits import narrow, widened
+from ingot.weights.changes import Change
 from ingot.weights.choice import Weights
-from ingot.weights.grid import recovered
+from ingot.weights.layers import Rounding, on_grids
 from ingot.weights.moments import Moments, Read, by_layer, moments_of
-from ingot.weights.rewrite import with_weights
-from ingot.weights.rounding import Rounded, gptq, hqq, minmax, nearest
+from ingot.weights.rewrite import put_biases, put_weights
+from ingot.weights.rounding import Rounded
 from ingot.weights.scheme import Layer, layers_of
-from ingot.weights.smoothing import smoothed
+from ingot.weights.smoothing import Even, evened, with_even
+from ingot.weights.turning import Turned, turned
 
 Batch = tuple[Any, ...]
-aten = torch.ops.aten
-ROWS = 8192
 
 
 @dataclass(frozen=True, eq=False)
 class Chosen:
-    """How each weight is stored, by the name of its layer."""
+    """How each weight is stored, by the name of its layer, and what is computed otherwise for that."""
 
     layers: tuple[Layer, ...]
     rounded: Mapping[str, Rounded]
-    read: Mapping[str, Read]
+    turned: Turned | None
+    even: Sequence[Even]
     dynamic: bool
+
+    @property
+    def changes(self) -> dict[str, Change]:
+        return with_even(self.turned.changes if self.turned else {}, self.even)
 
     def applied(self, module: GraphModule) -> GraphModule:
         """The program, or another method of the same model, with these weights."""
         missing = {layer.name for layer in self.layers} - {n.name for n in module.graph.nodes}
         if missing:
             raise PlanError("the methods of this model have not the same layers", why=f"{min(missing)} is in one only")
-        even = smoothed(module, self.layers, self.read)[0] if self.dynamic else module
-        return with_weights(even, self.layers, self.rounded, self.dynamic)
+        made = copied(module)
+        others = {} if self.turned is None else self.turned.put(made, self.layers)
+        for even in self.even:
+            others |= even.put(made)
+        put_biases(made, self.changes)
+        put_weights(made, self.layers, self.rounded, self.dynamic)
+        for node, back in others.items():
+            now_another(node, back)
+        return made
 
 
 def chosen_weights(
@@ -61,91 +70,29 @@ def chosen_weights(
     read = _read(module, layers, batches, seen) if weights.method in ("auto", "gptq") else {}
     if weights.method == "gptq" and not read:
         raise PlanError("gptq has nothing to round with", why="no data was given", hint="calibration=…, or --text FILE")
-    even, now = smoothed(module, layers, read) if weights.how.dynamic else (module, read)
-    rounded = _all_rounded(even, layers, now, weights.method)
-    if weights.most_bytes is not None:
-        before, layers = layers, widened(layers, _noises(even, layers, rounded, now), weights.most_bytes)
-        rounded |= _all_rounded(even, [a for a, b in zip(layers, before, strict=True) if a != b], now, weights.method)
-    loud = {name: read[name] for name in now if now[name] is not read[name]}
+    chosen = _chosen(module, layers, read, weights)
     if seen is not None:
         seen.reads.clear()  # a model's moments are as large as the model, and nobody needs them any more
-    return Chosen(layers, rounded, loud, weights.how.dynamic)
+    return chosen
 
 
-def _all_rounded(
-    module: GraphModule, layers: Sequence[Layer], read: Mapping[str, Read], method: str
-) -> dict[str, Rounded]:
-    """One weight in one form is rounded once: an embedding has the numbers of a head that it is tied to."""
-    nodes, first, together = {n.name: n for n in module.graph.nodes}, dict[Any, Layer](), dict[Any, list[Any]]()
-    keys = {n.name: (_stored(nodes[n.name], n).data_ptr(), n.bits, n.group) for n in layers}
-    for layer in sorted(layers, key=lambda n: n.kind, reverse=True):  # linears first: they have read something
-        first.setdefault(keys[layer.name], layer)
-    for key, layer in first.items():
-        together.setdefault((id(read.get(layer.name, key)), layer.bits, layer.group), []).append(key)
-    made = dict[Any, Rounded]()
-    for same in together.values():
-        weights = [_stored(nodes[first[key].name], first[key]).detach().float() for key in same]
-        made |= zip(same, _rounded(weights, first[same[0]], method, read.get(first[same[0]].name)), strict=True)
-    return {name: made[key] for name, key in keys.items()}
-
-
-def _noises(
-    module: GraphModule, layers: Sequence[Layer], rounded: Mapping[str, Rounded], read: Mapping[str, Read]
-) -> dict[str, float]:
-    nodes = {n.name: n for n in module.graph.nodes}
-    weights = {n.name: _stored(nodes[n.name], n).detach().float() for n in narrow(layers)}
-    return {n: noise(w, rounded[n], read[n].second if n in read else None) for n, w in weights.items()}
+def _chosen(module: GraphModule, layers: tuple[Layer, ...], read: Mapping[str, Read], weights: Weights) -> Chosen:
+    known = on_grids(module, layers)
+    turn = turned(module, layers, known) if weights.rotate else None
+    changes = turn.changes if turn else {}
+    even = evened(module, layers, read, changes, known) if weights.how.dynamic else []
+    rounding = Rounding(module, with_even(changes, even), read, known, weights.method)
+    rounded = rounding.all(layers)
+    if weights.most_bytes is not None:
+        before, layers = layers, widened(layers, rounding.noises(narrow(layers), rounded), weights.most_bytes)
+        rounded |= rounding.all([a for a, b in zip(layers, before, strict=True) if a != b])
+    return Chosen(layers, rounded, turn, even, weights.how.dynamic)
 
 
 def _read(
     module: GraphModule, layers: Sequence[Layer], batches: Sequence[Batch], seen: Moments | None
 ) -> Mapping[str, Read]:
     return moments_of(module, layers, batches) if seen is None else by_layer(module, layers, seen)
-
-
-def _stored(node: Node, layer: Layer) -> Tensor:
-    weight = constant_of(operands(node)[0 if layer.kind == "embedding" else 1])
-    assert weight is not None  # it is a layer
-    return weight
-
-
-def _rounded(weights: Sequence[Tensor], layer: Layer, method: str, seen: Read | None) -> list[Rounded]:
-    """Weights that read the same, as one: rows do not know of each other."""
-    found = [_on_grid(w, layer) for w in weights]
-    left = [w for w, known in zip(weights, found, strict=True) if known is None]
-    if not left:
-        return [known for known in found if known is not None]
-    moments = None if seen is None else seen.second
-    made = iter(_split(_by_rows(left, lambda rows: _newly_rounded(rows, layer, method, moments)), left))
-    return [next(made) if known is None else known for known in found]
-
-
-def _by_rows(weights: Sequence[Tensor], rounding: Callable[[Tensor], Rounded]) -> Rounded:
-    """Some at a time: a head has as many as there are words."""
-    whole = weights[0] if len(weights) == 1 else torch.cat(list(weights))
-    parts = [rounding(rows) for rows in whole.split(ROWS)]
-    return Rounded(torch.cat([p.codes for p in parts]), torch.cat([p.scales for p in parts]))
-
-
-def _split(made: Rounded, weights: Sequence[Tensor]) -> list[Rounded]:
-    rows = [len(w) for w in weights]
-    both = zip(made.codes.split(rows), made.scales.split(rows), strict=True)
-    return [Rounded(codes.clone(), scales.clone()) for codes, scales in both]  # a file takes whole storages
-
-
-def _on_grid(weight: Tensor, layer: Layer) -> Rounded | None:
-    parts = list[Rounded]()
-    for rows in weight.split(ROWS):
-        if (found := recovered(rows, layer.bits, layer.group)) is None:
-            return None
-        parts.append(found)
-    return Rounded(torch.cat([p.codes for p in parts]), torch.cat([p.scales for p in parts]))
-
-
-def _newly_rounded(weight: Tensor, layer: Layer, method: str, moments: Tensor | None) -> Rounded:
-    if moments is None:
-        return {"minmax": minmax, "hqq": hqq}.get(method, nearest)(weight, layer.bits, layer.group)
-    return gptq(weight, layer.bits, layer.group, moments)
 
 
 def planned(plan: Plan, layers: Sequence[Layer], weights: Weights) -> Plan:

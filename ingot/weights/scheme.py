@@ -58,8 +58,8 @@ def layers_of(module: GraphModule, bits: int, group: int, embedding_bits: int, h
     for node in _weighted(module):
         kind = "embedding" if node.target is aten.embedding.default else "linear"
         mine = embedding_bits if kind == "embedding" else head_bits if _is_head(node) else bits
-        rows, width = _weight(node).shape
-        own = (kind, mine, _weight(node).data_ptr())
+        rows, width = weight_of(node).shape
+        own = (kind, mine, weight_of(node).data_ptr())
         form = (mine, group_for(width, mine, group))
         found.append(Layer(node.name, kind, rows, width, *form, source_of(node), first.get(own, "")))
         first.setdefault(own, node.name)
@@ -74,7 +74,7 @@ def _weighted(module: GraphModule) -> Iterator[Node]:
             yield node
 
 
-def _weight(node: Node) -> torch.Tensor:
+def weight_of(node: Node) -> torch.Tensor:
     found = constant_of(operands(node)[0 if node.target is aten.embedding.default else 1])
     assert found is not None
     return found

@@ -2,57 +2,86 @@
 
 Where activations are rounded by token, one loud channel makes the steps of all the others coarse. What is divided out
 of it is multiplied into the weights, which have a scale a row (SmoothQuant, Xiao et al., 2022); how much is weighed by
-the noise that both roundings are expected to add.
+the noise that both roundings are expected to add. Where x is a product, the linear that gives one factor divides.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from ingot.graph import add_constant, call, constant_of, copied
-from ingot.semantics import operands
+from ingot.graph import add_constant, call
+from ingot.weights.changes import NONE, Change
 from ingot.weights.moments import Read
 from ingot.weights.rewrite import rounded_by_model
-from ingot.weights.scheme import Layer
+from ingot.weights.scheme import Layer, weight_of
+from ingot.weights.stream import gain_of
 
 aten = torch.ops.aten
 ROWS = 4096
 WORTH = 0.8  # of the noise without it is the most that it may leave
 
 
-def smoothed(
-    module: GraphModule, layers: Sequence[Layer], read: Mapping[str, Read]
-) -> tuple[GraphModule, dict[str, Read]]:
-    """A copy in which the linears of eight bits read even channels, where that is worth it; and what they read then."""
-    made, now = copied(module), dict(read)
-    for x, readers in _readers(made, [n for n in layers if n.bits == 8 and n.name in read]).items():
-        seen = read[readers[0].name]
-        factors = _factors([_weight(n) for n in readers], seen)
+@dataclass(frozen=True, eq=False)
+class Even:
+    """Linears that read x / factors; by name, the linear whose rows are divided for that, where there is one."""
+
+    readers: tuple[str, ...]
+    factors: Tensor
+    source: str | None
+
+    def put(self, module: GraphModule) -> dict[Node, Tensor | None]:
+        """Into the program; the values that are others then."""
+        wanted = {*self.readers, self.source}
+        nodes = {n.name: n for n in module.graph.nodes if n.name in wanted}
+        readers = [nodes[n] for n in self.readers]
+        if self.source is not None:
+            return dict.fromkeys((nodes[self.source], readers[0].args[0]), self.factors)  # type: ignore[arg-type]
+        _divide(module, readers, self.factors)
+        return {}
+
+
+def evened(
+    module: GraphModule, layers: Sequence[Layer], read: Mapping[str, Read], changes: Mapping[str, Change],
+    fixed: Collection[str],
+) -> list[Even]:  # fmt: skip
+    """Of the linears of eight bits, where it is worth it; what reads a stream that is turned is even already."""
+    wanted = {n.name for n in layers if n.bits == 8 and changes.get(n.name, NONE).inside is None} & {*read} - {*fixed}
+    linears, found = {n.name for n in layers} - {*fixed}, list[Even]()
+    for x, readers in _readers(module, wanted).items():
+        factors = _factors([changes.get(n.name, NONE).weight(weight_of(n)) for n in readers], read[readers[0].name])
         if factors is not None:
-            _divide(made, x, readers, factors)
-            now |= dict.fromkeys([n.name for n in readers], seen.divided(factors))
-    made.graph.eliminate_dead_code()
-    made.recompile()
-    return made, now
+            found.append(Even(tuple(n.name for n in readers), factors, _source(x, readers, linears)))
+    return found
 
 
-def _readers(module: GraphModule, layers: Sequence[Layer]) -> dict[Node, list[Node]]:
-    wanted, found = {n.name for n in layers}, dict[Node, list[Node]]()
+def with_even(changes: Mapping[str, Change], even: Sequence[Even]) -> dict[str, Change]:
+    made = dict(changes)
+    for e in even:
+        made |= {n: replace(made.get(n, NONE), columns=e.factors) for n in e.readers}
+        if e.source is not None:
+            made[e.source] = replace(made.get(e.source, NONE), rows=1 / e.factors)
+    return made
+
+
+def _readers(module: GraphModule, wanted: Collection[str]) -> dict[Node, list[Node]]:
+    found = dict[Node, list[Node]]()
     for node in module.graph.nodes:
         if node.name in wanted and not rounded_by_model(node.args[0]):
             found.setdefault(node.args[0], []).append(node)
     return found
 
 
-def _weight(node: Node) -> Tensor:
-    weight = constant_of(operands(node)[1])
-    assert weight is not None  # it is a layer
-    return weight.detach().float()
+def _source(x: Node, readers: Sequence[Node], linears: Collection[str]) -> str | None:
+    """A linear that nobody but these depends on, one factor of x."""
+    if x.target is not aten.mul.Tensor or not set(x.users) <= set(readers):
+        return None
+    factors = [n for n in x.all_input_nodes if n.name in linears and n.target is aten.linear.default]
+    return next((n.name for n in factors if set(n.users) == {x} and x.args[0] is not x.args[1]), None)
 
 
 def _factors(weights: list[Tensor], read: Read) -> Tensor | None:
@@ -78,28 +107,12 @@ def _noise(weights: list[Tensor], read: Read, s: Tensor) -> float:
     return noise
 
 
-def _divide(module: GraphModule, x: Node, readers: list[Node], s: Tensor) -> None:
-    even = _even(module, x, readers, s)
+def _divide(module: GraphModule, readers: list[Node], s: Tensor) -> None:
+    """x / s; inside the gain of a norm, where nobody else reads it."""
+    first, x = readers[0], readers[0].args[0]
+    y, gain = gain_of(x)
+    alone = gain is not None and set(x.users) <= set(readers)  # type: ignore[union-attr]
+    kept, factor = (y, gain / s) if alone and gain is not None else (x, 1 / s)
+    even = call(first, aten.mul.Tensor, kept, add_constant(module, factor, f"{x}_even", first))
     for node in readers:
-        weight = add_constant(module, _weight(node) * s, f"{node.name}_scaled", node)
         node.update_arg(0, even)
-        node.update_arg(1, weight)
-
-
-def _even(module: GraphModule, x: Node, readers: list[Node], s: Tensor) -> Node:
-    """x / s; inside the factor of a norm, where nobody else reads it."""
-    first = readers[0]
-    y, factor = _factor_of(x)
-    if factor is not None and set(x.users) <= set(readers):
-        return call(first, aten.mul.Tensor, y, add_constant(module, factor / s, f"{x.name}_even", first))
-    return call(first, aten.mul.Tensor, x, add_constant(module, 1 / s, f"{x.name}_even", first))
-
-
-def _factor_of(x: Node) -> tuple[Any, Tensor | None]:
-    if x.target is not aten.mul.Tensor or x.kwargs:
-        return x, None
-    for y, c in (x.args, x.args[::-1]):
-        found = constant_of(c) if isinstance(c, Node) else None
-        if found is not None and found.dim() == 1:
-            return y, found.detach()
-    return x, None

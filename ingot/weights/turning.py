@@ -1,0 +1,86 @@
+"""The stream of a decoder turned by an orthogonal matrix, so that no channel stands out where activations are rounded.
+
+A few channels of it are a hundred times as loud as the others, and take the range of every token. Turned, all are
+alike, and the weights that read them too; the matrix is inside the weights, at no cost when it runs (QuaRot, Ashkboos
+et al., 2024). A head that is tied to its table reads one product more, so that both stay one weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Node
+
+from ingot.errors import PlanError
+from ingot.graph import add_constant, call
+from ingot.weights.changes import Change
+from ingot.weights.scheme import Layer, weight_of
+from ingot.weights.stream import Stream, gain_of, stream_of, turn
+
+aten = torch.ops.aten
+
+
+@dataclass(frozen=True, eq=False)
+class Turned:
+    """A stream, the matrix, and the heads that have the very weight of a table."""
+
+    stream: Stream
+    by: Tensor
+    tied: frozenset[str]
+
+    @property
+    def changes(self) -> dict[str, Change]:
+        read = {n: Change(self.by, None if n in self.tied else r.gain) for n, r in self.stream.readers.items()}
+        return {
+            **dict.fromkeys(self.stream.tables, Change(self.by)),
+            **dict.fromkeys(self.stream.writers, Change(outside=self.by)),
+            **read,
+        }
+
+    def put(self, module: GraphModule, layers: Sequence[Layer]) -> dict[Node, Tensor | None]:
+        """Readers without their norms' gains, which are in the weights now; the values that are others then.
+
+        In another method of the model values between the layers may have other names.
+        """
+        nodes, here = {n.name: n for n in module.graph.nodes}, self._in(module, layers)
+        for product in {r.product for r in here.readers.values() if r.product is not None}:
+            nodes[product].replace_all_uses_with(gain_of(nodes[product])[0])
+        for name in self.tied:
+            gain = here.readers[name].gain
+            if gain is not None:
+                _put_gain(module, nodes[name], self.by * gain @ self.by.T)
+        return {nodes[n]: self.by for n in here.turned} | {nodes[n]: None for n in here.lost}
+
+    def _in(self, module: GraphModule, layers: Sequence[Layer]) -> Stream:
+        found = stream_of(module, layers)
+        if found is None or found.ends != self.stream.ends:
+            raise PlanError("the methods of this model are not alike", why="one can be rotated", hint="rotate=no")
+        return found
+
+
+def _put_gain(module: GraphModule, reader: Node, gain: Tensor) -> None:
+    x, matrix = reader.args[0], add_constant(module, gain, f"{reader.name}_gain", reader)
+    reader.update_arg(0, call(reader, aten.linear.default, x, matrix))
+
+
+def turned(module: GraphModule, layers: Sequence[Layer], fixed: Collection[str]) -> Turned | None:
+    """None where the program has no such stream, or somebody has rounded a weight already that would have to change."""
+    stream = stream_of(module, layers)
+    if stream is None or stream.ends & {*fixed}:
+        return None
+    return Turned(stream, turn(stream.width), _tied(module, stream, {layer.name: layer for layer in layers}))
+
+
+def _tied(module: GraphModule, stream: Stream, layers: Mapping[str, Layer]) -> frozenset[str]:
+    """Heads that are stored as a table is."""
+    nodes = {n.name: n for n in module.graph.nodes}
+    forms = {name: _form(nodes[name], layers[name]) for name in (*stream.tables, *stream.readers)}
+    tables = {forms[name] for name in stream.tables}
+    return frozenset(name for name in stream.readers if forms[name] in tables)
+
+
+def _form(node: Node, layer: Layer) -> tuple[int, int, int]:
+    return weight_of(node).data_ptr(), layer.bits, layer.group
