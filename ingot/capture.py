@@ -21,6 +21,7 @@ from ingot import normalize
 from ingot.errors import CaptureError, InputError
 from ingot.graph import calls, constant_of, is_state, output_nodes, source_of
 from ingot.inputs import as_tuple, flat_inputs, laid_out
+from ingot.memory import unsearched
 from ingot.retracing import light
 from ingot.semantics import effect_of
 from ingot.semantics.weights import is_random
@@ -71,6 +72,7 @@ def _sample(tensor: torch.Tensor | None) -> bytes:
     return bytes(raw[:: max(1, raw.numel() // 4096) | 1].tolist())
 
 
+@unsearched()
 def capture(model: Any, example_inputs: Any, *, dynamic_shapes: Any = None) -> Program:
     """Export `model` and bring it into normal form; every pass is checked on the example inputs."""
     inputs = pytree.tree_map_only(torch.Tensor, lambda x: laid_out(x, x), as_tuple(example_inputs))
