@@ -21,6 +21,8 @@ from ingot import normalize
 from ingot.errors import CaptureError, InputError
 from ingot.graph import calls, constant_of, is_state, output_nodes, source_of
 from ingot.inputs import as_tuple, flat_inputs, laid_out
+from ingot.memory import unsearched
+from ingot.opening import decomposed
 from ingot.retracing import light
 from ingot.semantics import effect_of
 from ingot.semantics.weights import is_random
@@ -71,6 +73,7 @@ def _sample(tensor: torch.Tensor | None) -> bytes:
     return bytes(raw[:: max(1, raw.numel() // 4096) | 1].tolist())
 
 
+@unsearched()
 def capture(model: Any, example_inputs: Any, *, dynamic_shapes: Any = None) -> Program:
     """Export `model` and bring it into normal form; every pass is checked on the example inputs."""
     inputs = pytree.tree_map_only(torch.Tensor, lambda x: laid_out(x, x), as_tuple(example_inputs))
@@ -167,14 +170,20 @@ def _functional(exported: ExportedProgram) -> ExportedProgram:
     try:
         with light():
             hidden = normalize.decompositions(exported.graph)
-            program, opened = exported.run_decompositions(hidden), set(hidden)
-            while hidden := {o: how for o, how in normalize.decompositions(program.graph).items() if o not in opened}:
-                program, opened = program.run_decompositions(hidden), opened | set(hidden)
+            program, done = _decomposed(exported, hidden), set(hidden)
+            while hidden := {o: how for o, how in normalize.decompositions(program.graph).items() if o not in done}:
+                program, done = _decomposed(program, hidden), done | set(hidden)
             return program
     except Exception as e:
         raise CaptureError(
             "the exported program cannot be made functional", where=user_frame(e), why=first_sentence(e)
         ) from e
+
+
+def _decomposed(exported: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
+    """Op by op where that is enough. What hides layers is torch's: it knows which of its parts to keep whole."""
+    alone = None if any(map(normalize.hides, table)) else decomposed(exported, table)
+    return exported.run_decompositions(table) if alone is None else alone
 
 
 def _flat_module(exported: ExportedProgram) -> GraphModule:

@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ExportGraphSignature
+from torch.export.graph_signature import ExportGraphSignature, InputSpec, TensorArgument
 from torch.fx import GraphModule, Node
 
 LISTS = ("inputs_to_parameters", "inputs_to_buffers", "inputs_to_lifted_tensor_constants")
@@ -34,6 +34,7 @@ def deep() -> Iterator[None]:
     from executorch.exir.pass_manager import ExportedProgramPassManager, PassManager
     from torch.fx.passes.infra import partitioner
 
+    listed = _Listed()
     with ExitStack() as stack:
         for owner, name, new in (
             (partitioner, "_DependencyViewer", _Dependencies),
@@ -44,23 +45,41 @@ def deep() -> Iterator[None]:
             (ExportedProgramPassManager, "check", lambda *_: None),
             (GraphModule, "print_readable", lambda *_, **__: ""),  # for a log that nobody reads
             (_dataclass, "get_type_hints", cache(get_type_hints)),
-            *((ExportGraphSignature, name, _kept(name)) for name in LISTS),
+            *((ExportGraphSignature, name, listed.by(name)) for name in LISTS),
+            *((kind, "__setattr__", listed.noticing(kind)) for kind in (InputSpec, TensorArgument)),
         ):
             stack.enter_context(patch.object(owner, name, new))
         yield
 
 
-def _kept(name: str) -> property:
-    """A list of inputs by kind, as long as the inputs are the same."""
-    whole, known = getattr(ExportGraphSignature, name).fget, dict[int, tuple[Any, list[Any], Any]]()
+class _Listed:
+    """Lists of inputs by kind, kept until an input is written to: each is asked for at every op, and reads them all."""
 
-    def listed(self: ExportGraphSignature) -> Any:
-        now = [*map(id, self.input_specs), *[s.arg.name for s in self.input_specs]]
-        if id(self) not in known or known[id(self)][1] != now:
-            known[id(self)] = self, now, whole(self)
-        return known[id(self)][2]
+    def __init__(self) -> None:
+        self.writes, self.known = 0, dict[tuple[int, str], tuple[Any, Any]]()
 
-    return property(listed)
+    def noticing(self, owner: type[Any]) -> Callable[..., None]:
+        write: Any = owner.__setattr__
+
+        def written(spec: Any, name: str, value: Any) -> None:
+            self.writes += 1
+            write(spec, name, value)
+
+        return written
+
+    def by(self, name: str) -> property:
+        whole = getattr(ExportGraphSignature, name).fget
+
+        def listed(signature: ExportGraphSignature) -> Any:
+            specs, key = signature.input_specs, (id(signature), name)
+            seen, made = self.known.get(key, (None, None))
+            now = (self.writes, len(specs), specs, signature)
+            if seen is None or seen[:2] != now[:2] or seen[2] is not specs:
+                made = whole(signature)
+                self.known[key] = now, made  # both live on, so that nothing else gets their ids
+            return made
+
+        return property(listed)
 
 
 class _Dependencies:

@@ -23,6 +23,7 @@ from ingot.graph import copied, drop_unused, has_symbols, output_nodes, value_of
 from ingot.layout import layouts, turning
 from ingot.lifting import lifted
 from ingot.lowered import delegates_of, host_ops_of, hosted_by, listening, mark_values, tensor_info
+from ingot.memory import unsearched
 from ingot.plan.model import Plan
 from ingot.retracing import quick
 from ingot.targets.base import Target
@@ -48,6 +49,7 @@ class Lowered:
     methods: dict[str, Method]
 
 
+@unsearched()
 def lower_graph(
     program: Program,
     quantized: GraphModule,

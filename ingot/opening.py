@@ -2,18 +2,46 @@
 
 from __future__ import annotations
 
+import copy
 import operator
 from typing import Any
 
 import torch
 from torch._export.utils import _is_cia_op, _is_preservable_cia_op
 from torch.export import ExportedProgram
-from torch.fx import Graph, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ingot.alike import NoKey, key_of
 
 Known = dict[Any, Graph | None]
+
+
+def decomposed(program: ExportedProgram, table: Any) -> ExportedProgram | None:
+    """A functional program without the ops of `table`; None where torch has to trace it."""
+    mine, graph = copy.copy(program), copy.deepcopy(program.graph)
+    for before, node in zip(program.graph.nodes, graph.nodes, strict=True):
+        node.name = before.name  # a copy has others for words of Python's
+    mine._graph_module = GraphModule(program.graph_module, graph)
+    mine._graph_signature = copy.deepcopy(program.graph_signature)
+    return _named_anew(mine) if opened(mine, table) else None
+
+
+def _named_anew(program: ExportedProgram) -> ExportedProgram:
+    """All ops counted from the start, as if they had been traced; those that nobody reads go afterwards."""
+    graph, known = Graph(), dict[Node, Node]()
+    for node in program.graph.nodes:
+        args, kwargs = torch.fx.map_arg((node.args, node.kwargs), known.__getitem__)
+        is_op = isinstance(node.target, torch._ops.OpOverload)
+        name = graph._target_to_str(node.target.overloadpacket.__name__) if is_op else None
+        made = known[node] = graph.create_node(node.op, node.target, args, kwargs, name)
+        made.meta = node.meta
+        if node.op == "placeholder":
+            made.name = node.name  # also where it is a word of Python's
+    graph.eliminate_dead_code()
+    program._graph_module = GraphModule(program.graph_module, graph)
+    _name_results(program)
+    return program
 
 
 def opened(program: ExportedProgram, table: Any) -> bool:

@@ -4,7 +4,7 @@ ExecuTorch's passes each run the whole graph again on fake tensors and write a n
 pass before has just done, or what it did in the block before: the same op on fake tensors that look the same. Here such
 a result is looked up, provenance that nothing reads is not copied, code that nobody calls is not generated, and a
 decomposition that would change nothing is left out. There are no hooks for any of it, so methods are replaced for the
-time of a lowering, in this file and in `deep.py` only.
+time of a lowering, in this file and in `deep.py` only; `stepping.py` has what becomes of one op.
 """
 
 from __future__ import annotations
@@ -21,18 +21,17 @@ from torch._export import pass_base
 from torch._export.pass_base import _ExportPassBaseDeprecatedDoNotUse as Torchs
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.export import ExportedProgram
-from torch.fx import Graph, GraphModule, Interpreter, Node
+from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental import proxy_tensor
 from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.passes.infra.pass_base import PassResult
 from torch.fx.traceback import NodeSource
 
-from ingot.alike import NoKey, key_of
-from ingot.deep import deep, given_by
+from ingot.deep import deep
 from ingot.opening import opened
+from ingot.stepping import Known, remembering, result_of, run_unnamed, set_quickly
 
 ALONE = RLock()  # what is replaced is the same for all threads: they take turns
-Known = dict[Any, tuple[Any, Any]]  # results, and what they were asked with: tensors are known by id, so they must live
 # By which a pass takes part in re-tracing: one that overrides none only wants its fake tensors brought up to date.
 HOOKS = (
     "call_operator", "call_getitem", "call_sym", "call_delegate", "call_submodule", "call_cond", "call_map",
@@ -51,12 +50,12 @@ def quick() -> Iterator[None]:
         for owner, name, new in (
             (GraphModule, "recompile", _when_called(GraphModule.recompile)),
             (ExportedProgram, "run_decompositions", _where_needed(ExportedProgram.run_decompositions)),
-            (Base, "_fx", _remembering(known, ProxyValue)),
-            (Torchs, "_fx", _without_symbols(Torchs._fx, _remembering(known, pass_base.ProxyValue))),
+            (Base, "_fx", remembering(known, ProxyValue)),
+            (Torchs, "_fx", _without_symbols(Torchs._fx, remembering(known, pass_base.ProxyValue))),
             (Base, "call", _in_place(Base.call, known)),
-            (Base.ExportInterpreter, "run_node", _run_unnamed),
+            (Base.ExportInterpreter, "run_node", run_unnamed),
             (proxy_tensor, "_should_save_eager_input_vals", lambda *_: False),  # for Inductor, which is not here
-            (Base.ExportTracer, "set_metadata", _set_quickly(Base.ExportTracer.set_metadata)),
+            (Base.ExportTracer, "set_metadata", set_quickly(Base.ExportTracer.set_metadata)),
         ):
             stack.enter_context(patch.object(owner, name, new))
         yield
@@ -110,37 +109,6 @@ def _where_needed(whole: Any) -> Callable[..., Any]:
     return run_decompositions
 
 
-def _result(known: Known, target: Any, args: Any, kwargs: Any) -> Any:
-    """The fake result of an op."""
-    try:
-        key = (target, key_of(args), key_of(kwargs))
-    except NoKey:
-        return target(*args, **kwargs)
-    if key not in known:
-        is_delegate = getattr(target, "__name__", "") == "executorch_call_delegate"
-        known[key] = ((args, kwargs), given_by(*args) if is_delegate else target(*args, **kwargs))
-    return known[key][1]
-
-
-def _remembering(known: Known, value: type[Any]) -> Callable[..., Any]:
-    """How a pass writes one op into its new graph."""
-
-    def taken(what: Any, name: str) -> Any:
-        return torch.fx.node.map_aggregate(what, lambda a: getattr(a, name) if isinstance(a, value) else a)
-
-    def record(self: Any, kind: str, target: Any, args: Any, kwargs: Any, meta: Any) -> Any:
-        data, is_call = taken((args, kwargs), "data"), kind == "call_function"
-        made = _result(known, target, *data) if is_call else getattr(self.interpreter, kind)(target, *data)
-        is_op = isinstance(target, torch._ops.OpOverload)
-        name = self.tracer.graph._target_to_str(target.overloadpacket.__name__) if is_op else None
-        proxy = self.tracer.create_proxy(kind, target, *taken((args, kwargs), "proxy"), name=name)
-        proxy.node.meta.update(meta.data)
-        self.tracer.set_metadata(proxy.node, made)
-        return value(made, proxy)
-
-    return record
-
-
 def _without_symbols(whole: Any, record: Any) -> Callable[..., Any]:
     """A pass of torch's own: where sizes are symbols it asks which of them an op has made."""
 
@@ -179,22 +147,6 @@ def _is_plain(node: Node) -> bool:
 
 def _refresh(self: Any, node: Node, known: Known) -> None:
     args, kwargs = torch.fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-    value = _result(known, node.target, args, kwargs)
+    value = result_of(known, node.target, args, kwargs)
     if value is not node.meta.get("val"):
         self.tracer.set_metadata(node, value)
-
-
-def _run_unnamed(self: Any, n: Node) -> Any:
-    """Without writing every node out as text in case of an error."""
-    self.node, self.callback.node_debug_str = n, n.name
-    return Interpreter.run_node(self, n)
-
-
-def _set_quickly(whole: Any) -> Callable[..., None]:
-    def set_metadata(self: Any, node: Node, value: Any) -> None:
-        if isinstance(value, FakeTensor):
-            node.meta["val"], node.meta["tensor_meta"] = value, None
-        else:
-            whole(self, node, value)
-
-    return set_metadata

@@ -100,3 +100,38 @@ def test_the_same_file_with_integer_weights(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(LOWER, "quick", contextlib.nullcontext)
     monkeypatch.setattr(LOWER, "lifted", lambda *_: None)
     assert ingot.cast(net, (torch.randn(4, 32),), target="xnnpack", weights="8da4w").pte == fast
+
+
+class Words(nn.Module):
+    """Names that Python keeps for itself, ops that nobody reads, one that is returned twice."""
+
+    def forward(self, input: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        both = (input > 0) & (other > 0)
+        torch.sin(input)
+        y = input.transpose(0, 1).reshape(-1).to(input.dtype)
+        return y, y.neg(), torch.where(both, input, other).neg(), both
+
+
+def test_capture_op_by_op_gives_the_graph_that_torch_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.export import ExportedProgram
+
+    given = torch.randn(3, 4), torch.randn(3, 4)
+    traced = ExportedProgram.run_decompositions
+    monkeypatch.setattr(ExportedProgram, "run_decompositions", None)  # nobody asks torch
+    alone = ingot.capture(Words(), given)
+    monkeypatch.setattr(ExportedProgram, "run_decompositions", traced)
+    _as_torch_does(monkeypatch)
+    assert ingot.capture(Words(), given).fingerprint == alone.fingerprint
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_capture_gives_the_graph_that_torch_traces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batches = case(name)
+    alone = ingot.capture(model, batches[0])
+    _as_torch_does(monkeypatch)
+    assert ingot.capture(model, batches[0]).fingerprint == alone.fingerprint
+
+
+def _as_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["ingot.capture"], "decomposed", lambda *_: None)

@@ -34,6 +34,7 @@ from ingot.legalize import (
 )
 from ingot.legalize.islands import Islands, islands
 from ingot.legalize.rule import Rule
+from ingot.memory import unsearched
 from ingot.normalize import check_same, outputs, settle
 from ingot.recipe import Recipe
 from ingot.targets.base import Target
@@ -66,6 +67,7 @@ def legalized(program: Program, target: Target, recipe: Recipe) -> Legal:
 
 
 @lru_cache(maxsize=4)
+@unsearched()
 def _legalized(
     program: Program, _target: str, without: tuple[str, ...], rules: tuple[Rule, ...], ask: Ask | None
 ) -> Legal:

@@ -13,11 +13,11 @@ from ingot.errors import CaptureError
 from ingot.normalize.arguments import positional_arguments
 from ingot.normalize.batch_norm import fold_batch_norm
 from ingot.normalize.constants import fold_constants, one_constant_per_use
-from ingot.normalize.hidden import decompositions
+from ingot.normalize.hidden import decompositions, hides
 from ingot.normalize.identities import remove_identities, views_as_reshapes
 from ingot.normalize.movers import plain_movement
 
-__all__ = ["PASSES", "Pass", "PassRecord", "check_same", "decompositions", "outputs", "run", "settle"]
+__all__ = ["PASSES", "Pass", "PassRecord", "check_same", "decompositions", "hides", "outputs", "run", "settle"]
 
 
 @dataclass(frozen=True)

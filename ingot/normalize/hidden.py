@@ -18,7 +18,7 @@ def decompositions(graph: Graph) -> dict[Any, Decomposition]:
     nodes = {n.target: n for n in graph.nodes if n.op == "call_function" and not _writes(n.target)}
     movers = _core_decompositions()
     opened = {op: movers[op] for op, n in nodes.items() if op in movers and _only_moves(n)}
-    return opened | {op: _decomposition(op) for op in nodes if _hides(op)}
+    return opened | {op: _decomposition(op) for op in nodes if hides(op)}
 
 
 def _only_moves(node: Node) -> bool:
@@ -35,7 +35,7 @@ def _core_decompositions() -> dict[Any, Decomposition]:
     return dict(torch._decomp.core_aten_decompositions().items())
 
 
-def _hides(op: Any) -> bool:
+def hides(op: Any) -> bool:
     """Recurrent layers take a list of weights, their cells `w_ih`; a convolution with padding in words hides a pad."""
     schema = getattr(op, "_schema", None)
     arguments = {a.name: str(a.type) for a in schema.arguments} if schema else {}
