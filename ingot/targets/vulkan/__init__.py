@@ -77,6 +77,7 @@ VULKAN = Target(
     run=run,
     executed_on=lambda: EXECUTED_ON,
     prices=Prices({"float": 1.0}),
+    resizes=True,  # at every call, from its inputs on
     weight_schemes=("4w", "8da4w"),
     weight_bits=(4,),
     lowering=quiet,
