@@ -26,9 +26,9 @@ def ability(node: Node) -> Ability:
 
 
 def rules() -> Sequence[Any]:
-    from ingot.targets.vulkan import choices, norms, writes
+    from ingot.legalize import for_vulkan
 
-    return (writes.RULE, norms.RULE, choices.RULE)
+    return for_vulkan()
 
 
 def partitioners() -> list[Any]:
