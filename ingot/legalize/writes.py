@@ -1,7 +1,7 @@
 """index_put(base, [.., places, ..], new), slice_scatter(base, new, dim, start, ..) -> where(written, spread new, base)
 
 No shader writes into a part of a tensor. `written` compares every place with those that are written; several new rows
-are brought to theirs by a product with ones and zeros.
+are brought to theirs by a product with ones and zeros. A place that is written twice is undefined, as in torch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ def rewrite(node: Node) -> Node | None:
         return None
     base, new, dim, places, wraps = found
     hit = _hits(node, places, value_of(node).shape[dim], wraps)
-    return (_one if value_of(places).numel() == 1 else _several)(node, base, new, dim, hit)
+    many = value_of(places).shape[0]
+    return (_several if has_symbols([many]) or many > 1 else _one)(node, base, new, dim, hit)
 
 
 def _put(node: Node) -> Any:
@@ -89,13 +90,10 @@ def _several(node: Node, base: Node, new: Node, dim: int, hit: Node) -> Node | N
     if len(sizes) != len(shape) or any(a != b for d, (a, b) in enumerate(zip(shape, sizes, strict=True)) if d != dim):
         return None
     module: Any = node.graph.owning_module
-    numbers = (
-        same_constant(module, torch.full((1, 1), n), f"number_{n:g}".replace(".", "_"), node) for n in (1.0, 0.0)
-    )
-    ones = call(node, aten.where.self, hit, *numbers)
+    one, zero, half = (same_constant(module, torch.full((1, 1), n), f"number_{n}", node) for n in (1.0, 0.0, 0.5))
+    ones = call(node, aten.where.self, hit, one, zero)
     rows = call(node, aten.reshape.default, new, [prod(shape[:dim]), -1, prod(shape[dim + 1 :])])
     spread = call(node, aten.reshape.default, call(node, aten.matmul.default, ones, rows), shape)
-    half = same_constant(module, torch.full((1, 1), 0.5), "half", node)
     written = call(node, aten.gt.Tensor, call(node, aten.sum.dim_IntList, ones, [1], True), half)
     return call(node, aten.where.self, _along(node, written, dim), spread, base)
 

@@ -81,15 +81,12 @@ def unbound(file: Any) -> tuple[Any, Values]:
 
     A piece that kept state itself would keep its own: each is given the state, and gives it back.
     """
-    program, stored = file.program, file.mutable_data or []
-    plan = program.execution_plan[0]
-    state = {
-        i: _bytes_as(stored[v.val.data_buffer_idx].storage, v.val) for i, v in enumerate(plan.values) if _kept(v.val)
-    }
-    values = [replace(v, val=replace(v.val, data_buffer_idx=0)) if i in state else v for i, v in enumerate(plan.values)]
-    return replace(
-        file, program=replace(program, execution_plan=[replace(plan, values=values)]), mutable_data=None
-    ), state
+    plan, stored = file.program.execution_plan[0], file.mutable_data or []
+    kept = {i: v.val for i, v in enumerate(plan.values) if _kept(v.val)}
+    state = {i: _bytes_as(stored[val.data_buffer_idx].storage, val) for i, val in kept.items()}
+    values = [replace(v, val=replace(v.val, data_buffer_idx=0)) if i in kept else v for i, v in enumerate(plan.values)]
+    program = replace(file.program, execution_plan=[replace(plan, values=values)])
+    return replace(file, program=program, mutable_data=None), state
 
 
 def _kept(val: Any) -> bool:
@@ -197,14 +194,12 @@ def _by_executor(program: Any, piece: Piece, values: list[Values], executor: Exe
     inputs, outputs = sides(plan, piece, values[0])
     given = [[as_lying(_value(program, i, v), plan.values[i].val.dim_order) for i in inputs] for v in values]
     for v, arrays in zip(values, executor(piece.payload, given, len(outputs)), strict=True):
-        v |= {
-            i: _widened(_tensor(a, plan.values[i].val), plan.values[i].val)
-            for i, a in zip(outputs, arrays, strict=True)
-        }
+        v |= {i: _handed_over(a, plan.values[i].val) for i, a in zip(outputs, arrays, strict=True)}
 
 
-def _widened(x: torch.Tensor, info: Any) -> torch.Tensor:
-    """A backend that counts in 32 bits hands over the 64 that its program declares."""
+def _handed_over(array: Any, info: Any) -> torch.Tensor:
+    """A backend that counts in 32 bits gives the 64 that its program declares."""
+    x = _tensor(array, info)
     return x.long() if x.dtype == torch.int32 and dtype_of(info) == torch.int64 else x
 
 
