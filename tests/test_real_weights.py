@@ -14,9 +14,11 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 import ingot
+from bench.language import interpreted
 from ingot.child import run_pte
 from ingot.llm import checkpoint, library, road, text
 from tests.test_llm import Eager
+from tests.test_vulkan import graphs
 
 SENTENCES = (
     "A man is eating food.", "The weather is lovely today, isn't it?", "He drove to the stadium with his brother.",
@@ -101,6 +103,37 @@ def test_a_language_model(smollm: checkpoint.Checkpoint, tmp_path: Path) -> None
     assert made == list(text.generate(Eager(casting, shape), counting, 64))
     tokens = road.tokens_of(smollm, "The old woman opened the door of the station and looked for the train to the sea.")
     assert _perplexity(text.open_session(tmp_path), tokens) < 1.25 * _perplexity(_Float(smollm.model), tokens)
+
+
+@pytest.mark.real
+def test_a_language_model_on_vulkan(smollm: checkpoint.Checkpoint, tmp_path: Path) -> None:
+    """SmolLM2-135M: one delegate a method, nothing on the host, its bytes compute its quantized graph and make sense."""
+    casting, shape = road.cast(smollm, target="vulkan", weights="4w", context=96, texts=[WORDS * 4])
+    assert len(casting.delegates) == 1
+    assert casting.host_ops == ()
+    assert any("method prefill: 1 delegate, 0 ops on the host" in n for n in casting.notes)
+    assert casting.check.passed
+    assert min(o.faithful_db for o in casting.check.outputs) > 100  # with room for 32 tokens, and for all
+    methods = [graphs(casting.pte, m)[0] for m in ("forward", "prefill")]
+    kinds = {g.dtype(i) for g in methods for i, v in enumerate(g.values) if hasattr(v, "dims")}
+    assert kinds <= {torch.float32, torch.uint8, torch.int32}  # no bfloat16
+    _stored_once(casting, methods)
+    casting.save(tmp_path / "model.pte")
+    (tmp_path / text.FILE).write_text(shape.to_json())
+    prompt = road.tokens_of(smollm, "The capital of France is")
+    made = list(text.generate(interpreted.open_session(tmp_path), prompt, 16))
+    assert "Paris" in smollm.tokenizer.decode(made)
+    assert made == list(text.generate(Eager(casting, shape), prompt, 16))
+
+
+def _stored_once(casting: ingot.Casting, methods: list[Any]) -> None:
+    """Codes of four bits, a scale of 32 for 32 of them, and those of the table in both layouts that shaders read."""
+    table, weights = (sum(n.rows * n.width for n in casting.layers if n.kind == k) for k in ("embedding", "linear"))
+    codes = [{bytes(t.numpy()) for t in g.constants.values() if t.dtype == torch.uint8} for g in methods]
+    assert codes[0] == codes[1]
+    assert sum(map(len, codes[0])) == weights // 2
+    expected = weights * 5 / 8 + table / 8
+    assert expected < len(casting.pte) < 1.05 * expected
 
 
 class _Float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,11 +10,16 @@ import torch
 from torch import nn
 
 import ingot
+from ingot.compare import measure
+from ingot.graph import calls
+from ingot.legalize import legalized
 from ingot.llm import checkpoint, road
+from ingot.recipe import Recipe
 from ingot.targets.pieces import pieces_of, read
-from ingot.targets.vulkan import BACKEND, EXECUTED_ON
+from ingot.targets.vulkan import BACKEND, EXECUTED_ON, VULKAN
 from ingot.targets.vulkan.graph import Call, Graph, decoded, dtype_of
 from ingot.targets.vulkan.running import refuse_unknown
+from ingot.verify import run_artefact, run_graph, run_quantized
 from tests.test_llm import Letters, tiny
 
 
@@ -146,6 +152,154 @@ def test_a_position_that_is_read(target: str, scheme: str) -> None:
     casting = ingot.cast(Place().eval(), batches[0], target=target, weights=scheme, calibration=batches)
     assert len(casting.delegates) <= 2
     assert casting.check.outputs[0].faithful_db > 40
+
+
+class Cached(nn.Module):
+    """A decoder with its keys and values inside, written as users write it: in one of three ways."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.way, self.embed, self.norm = way, nn.Embedding(40, 64), nn.RMSNorm(64)
+        self.qkv, self.out, self.head = nn.Linear(64, 192), nn.Linear(64, 64), nn.Linear(64, 40, bias=False)
+        self.register_buffer("table", torch.randn(16, 64))
+        self.register_buffer("keys", torch.zeros(1, 2, 16, 32))
+        self.register_buffer("values", torch.zeros(1, 2, 16, 32))
+
+    def forward(self, token: torch.Tensor, input_pos: torch.Tensor) -> torch.Tensor:
+        embedded = self.embed(token) + self._place(input_pos)
+        q, k, v = (t.view(1, -1, 2, 32).transpose(1, 2) for t in self.qkv(self.norm(embedded)).chunk(3, -1))
+        self._keep(input_pos, k, v)
+        mask = torch.where(torch.arange(16) <= input_pos[:, None], 0.0, -1e9)
+        shares = torch.softmax(q @ self.keys.transpose(2, 3) * 32**-0.5 + mask, -1)
+        return self.head(embedded + self.out((shares @ self.values).transpose(1, 2).reshape(1, -1, 64)))
+
+    def _place(self, input_pos: torch.Tensor) -> torch.Tensor:
+        return self.table.narrow(0, self._number(input_pos), 1) if self.way == "narrow" else self.table[input_pos]
+
+    def _keep(self, input_pos: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+        for kept, new in ((self.keys, k), (self.values, v)):
+            if self.way == "index_copy":
+                kept.index_copy_(2, input_pos, new)
+            elif self.way == "assignment":
+                kept[:, :, input_pos] = new
+            else:
+                kept.narrow(2, self._number(input_pos), 1).copy_(new)
+
+    def _number(self, input_pos: torch.Tensor) -> int:
+        at = input_pos[0].item()
+        torch._check(at >= 0)
+        torch._check(at < 16)
+        return at
+
+
+@pytest.mark.parametrize(
+    ("way", "scheme"), [("index_copy", "4w"), ("assignment", "8da4w"), ("narrow", "4w"), ("narrow", "8da4w")]
+)
+def test_a_cache_that_is_written_inside(way: str, scheme: str) -> None:
+    """One delegate, token after token as eager; a run starts from what the buffers had."""
+    steps = [(torch.tensor([[t]]), torch.tensor([i])) for i, t in enumerate([3, 17, 5, 5, 30, 12])]
+    casting = ingot.cast(Cached(way).eval(), steps[0], target="vulkan", weights=scheme, calibration=steps)
+    assert len(casting.delegates) == 1
+    assert casting.host_ops == ()
+    made, again = (run_artefact(casting.pte, casting.evidence, steps) for _ in range(2))
+    graph, eager = run_quantized(casting.evidence, steps), Cached(way).eval()
+    with torch.no_grad():
+        for (logits,), (wanted,), (second,), step in zip(made, graph, again, steps, strict=True):
+            torch.testing.assert_close(logits, wanted, rtol=1e-4, atol=1e-4)
+            assert measure([eager(*step)], [logits]).sqnr_db > 14
+            assert torch.equal(logits, second)
+    alone = run_artefact(casting.pte, casting.evidence, steps[-1:])[0][0]
+    assert not torch.allclose(alone, made[-1][0], atol=1e-2)  # it does read what came before
+
+
+class Counted(nn.Module):
+    """State of two types, one of them read before and after it is written, neither zero at the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(64, 64)
+        self.register_buffer("total", torch.full((1, 64), 2.0))
+        self.register_buffer("calls", torch.tensor([3]))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        before = self.total.clone()
+        self.total += self.linear(x)
+        self.calls += 1
+        return self.total * before, self.calls * 2
+
+
+def test_state_is_the_programs() -> None:
+    """The partitioner would take it into the delegate, whose call then has fewer places than its graph has outputs."""
+    batches = [(torch.randn(1, 64, generator=torch.Generator().manual_seed(i)),) for i in range(4)]
+    casting = ingot.cast(Counted().eval(), batches[0], target="vulkan", weights="4w", calibration=batches)
+    made = run_artefact(casting.pte, casting.evidence, batches)
+    assert [int(o[1]) for o in made] == [8, 10, 12, 14]
+    assert casting.check.outputs[0].faithful_db > 100
+    file = read(casting.pte)
+    plan = file.program.execution_plan[0]
+    called = [i.instr_args for i in plan.chains[0].instructions]
+    for piece in (p for p in pieces_of(file.program, {BACKEND}) if p.payload):
+        graph = decoded(piece.payload, file.named_data)
+        assert len(piece.instructions[0].instr_args.args) == len(graph.inputs) + len(graph.outputs)
+    assert [plan.operators[c.op_index].name for c in called if hasattr(c, "op_index")] == ["aten::copy_"] * 2
+
+
+class Written(nn.Module):
+    def __init__(
+        self, write: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None], shape: tuple[int, ...]
+    ) -> None:
+        super().__init__()
+        self.write = write
+        self.register_buffer("kept", torch.randn(shape))
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        self.write(self.kept, x, at)
+        return self.kept + 0.0
+
+
+def _several(kept: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> None:
+    kept.index_copy_(1, at, x)
+
+
+def _assigned(kept: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> None:
+    kept[:, at] = x
+
+
+def _from_number(kept: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> None:
+    kept[:, 2:5] = x
+
+
+def _from_end(kept: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> None:
+    kept[:, -3:] = x
+
+
+@pytest.mark.parametrize("write", [_several, _assigned, _from_number, _from_end])
+@pytest.mark.parametrize("many", [1, 3])
+def test_writes_are_choices(write: Any, many: int) -> None:
+    """Whatever the dimension, for one row and for several, for places that are counted from the end."""
+    x, shape = torch.randn(2, many if write in (_several, _assigned) else 3, 2, 4), (2, 8, 2, 4)
+    program = ingot.capture(Written(write, shape).eval(), (x, torch.tensor([1, 7, 4][:many])))
+    legal = legalized(program, VULKAN, Recipe())
+    assert any(r.startswith("writes as a choice") for r in legal.rewrites)
+    assert not {"index_put", "slice_scatter"} & {str(n.target).split(".")[1] for n in calls(legal.program.module)}
+    for places in [[1, 7, 4], [6, 0, 2]] + ([[-1, 2, -8]] if write is _assigned else []):
+        given = (torch.randn_like(x), torch.tensor(places[:many]))
+        wanted = run_graph(program.module, [given], program.state)[0][0]
+        assert torch.equal(run_graph(legal.program.module, [given], program.state)[0][0], wanted)
+
+
+def test_what_is_left_to_the_host_has_the_partitioners_reason() -> None:
+    class Sum(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x).sum(1)
+
+    x = torch.randn(1, 3, 4, 5)
+    casting = ingot.cast(Sum(), (x,), target="vulkan", calibration=[(x,)], recipe={"quantize": False})
+    assert [(o.op, o.reason) for o in casting.host_ops] == [
+        ("sum.dim_IntList", "Vulkan's partitioner: op args not supported")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Ingot's side: cast into a folder, with what that took.
 
-python -m bench.language.ours OUT [WEIGHTS as JSON]
+python -m bench.language.ours OUT [WEIGHTS as JSON [TARGET]]
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ingot.llm import road, text
 WEIGHTS = {"scheme": "8da4w", "embedding_bits": 4, "most_bytes": 106_300_000}
 
 
-def main(folder: Path, weights: Any) -> None:
+def main(folder: Path, weights: Any, target: str = "xnnpack") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     found = checkpoint()
     start = time.perf_counter()
-    casting, shape = road.cast(found, target="xnnpack", weights=weights, context=CONTEXT, texts=texts())
+    casting, shape = road.cast(found, target=target, weights=weights, context=CONTEXT, texts=texts())
     seconds = time.perf_counter() - start
     casting.save(folder / "model.pte")
     (folder / text.FILE).write_text(shape.to_json())
@@ -37,4 +37,4 @@ def main(folder: Path, weights: Any) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), json.loads(sys.argv[2]) if len(sys.argv) > 2 else WEIGHTS)
+    main(Path(sys.argv[1]), json.loads(sys.argv[2]) if len(sys.argv) > 2 else WEIGHTS, *sys.argv[3:])

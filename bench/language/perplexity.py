@@ -13,8 +13,10 @@ from pathlib import Path
 import torch
 from torch.nn.functional import cross_entropy
 
+from bench.language import interpreted
 from bench.language.weights import CONTEXT, UNSEEN, checkpoint, play
 from ingot.llm import text
+from ingot.targets.vulkan import BACKEND
 
 WINDOWS = 4
 
@@ -31,10 +33,10 @@ def of_float(model: torch.nn.Module, texts: list[list[int]]) -> float:
 
 
 def of_folder(folder: Path, texts: list[list[int]]) -> float:
-    """Token after token, as text is generated."""
-    lost = list[float]()
+    """Token after token, as text is generated; what no runtime here runs is interpreted."""
+    lost, vulkan = list[float](), BACKEND.encode() in (folder / "model.pte").read_bytes()
     for tokens in texts:
-        session = text.open_session(folder)
+        session = interpreted.open_session(folder) if vulkan else text.open_session(folder)
         for token, after in itertools.pairwise(tokens):
             lost.append(float(cross_entropy(session.feed(token)[None], torch.tensor([after]))))
     return math.exp(sum(lost) / len(lost))

@@ -15,6 +15,7 @@ from ingot.errors import CaptureError, InputError, nearest
 from ingot.graph import copied
 from ingot.legalize import (
     attention,
+    choices,
     depth_pool,
     elu,
     expands,
@@ -23,6 +24,7 @@ from ingot.legalize import (
     means,
     moves,
     products,
+    rms_norm,
     scalars,
     scatter,
     softmax,
@@ -31,6 +33,7 @@ from ingot.legalize import (
     sums,
     totals,
     upsampling,
+    writes,
 )
 from ingot.legalize.islands import Islands, islands
 from ingot.legalize.rule import Rule
@@ -39,7 +42,7 @@ from ingot.normalize import check_same, outputs, settle
 from ingot.recipe import Recipe
 from ingot.targets.base import Target
 
-__all__ = ["Legal", "Rule", "for_xnnpack", "legalized"]
+__all__ = ["Legal", "Rule", "for_vulkan", "for_xnnpack", "legalized"]
 Ask = Callable[[Node], Any]
 
 
@@ -56,6 +59,10 @@ def for_xnnpack() -> Sequence[Rule]:
     early = (sums, scatter, strides, upsampling, depth_pool, hardsigmoid, softplus, elu)
     late = (attention, products, softmax, layer_norm, means, totals, scalars, expands, moves)
     return tuple(m.RULE for m in (*early, *late))
+
+
+def for_vulkan() -> Sequence[Rule]:
+    return tuple(m.RULE for m in (scatter, writes, rms_norm, choices))
 
 
 def legalized(program: Program, target: Target, recipe: Recipe) -> Legal:

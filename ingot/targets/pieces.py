@@ -31,17 +31,35 @@ def execute(
     timeout: float,
     method: str = "forward",
 ) -> list[list[torch.Tensor]]:
-    """The outputs for each batch; the batches go through the pieces together."""
-    file = read(pte, method)
+    return run_file(read(pte, method), batches, executors, timeout)
+
+
+def run_file(
+    file: Any, batches: Sequence[tuple[Any, ...]], executors: Mapping[str, Executor], timeout: float
+) -> list[list[torch.Tensor]]:
+    """The outputs for each batch; together they go through the pieces, one after the other where there is state."""
+    file, state = unbound(file)
+    plan, pieces = file.program.execution_plan[0], list(pieces_of(file.program, executors))
+    made = list[list[torch.Tensor]]()
+    for some in [[b] for b in batches] if state else [batches]:
+        values = [_start(plan, batch) | state for batch in some]
+        _run_pieces(file, pieces, values, executors, timeout, state)
+        made += [[_value(file.program, i, v) for i in plan.outputs] for v in values]
+        state = {i: values[0][i] for i in state}
+    return made
+
+
+def _run_pieces(
+    file: Any, pieces: list[Piece], values: list[Values], executors: Mapping[str, Executor], timeout: float,
+    state: Collection[int],
+) -> None:  # fmt: skip
     plan = file.program.execution_plan[0]
-    values, pieces = [_start(plan, batch) for batch in batches], list(pieces_of(file.program, executors))
     for i, piece in enumerate(pieces):
         needed = {v for later in pieces[i + 1 :] for v in _touched(plan, later)} | set(plan.outputs)
         if piece.payload is None:
-            _on_runtime(file, piece, values, needed, timeout)
+            _on_runtime(file, piece, values, needed, timeout, state)
         else:
             _by_executor(file.program, piece, values, executors[piece.backend])
-    return [[_value(file.program, i, v) for i in plan.outputs] for v in values]
 
 
 def read(pte: bytes, method: str = "forward") -> Any:
@@ -52,13 +70,28 @@ def read(pte: bytes, method: str = "forward") -> Any:
         file = deserialize_pte_binary(pte)
     except Exception as e:
         raise ArtefactError("the program does not load", why=f"{type(e).__name__}: {e}", hint="is it a .pte?") from e
-    if file.mutable_data:
-        why = "it keeps state between calls, and pieces of it would each keep their own"
-        raise ArtefactError("nothing here runs this program whole", why=why, hint="pass the state in and out instead")
     plans = [p for p in file.program.execution_plan if p.name == method]
     if not plans:
         raise ArtefactError(f"the program has no method '{method}'")
     return replace(file, program=replace(file.program, execution_plan=plans))
+
+
+def unbound(file: Any) -> tuple[Any, Values]:
+    """The file with its state as values like others, and what those hold before the first call.
+
+    A piece that kept state itself would keep its own: each is given the state, and gives it back.
+    """
+    plan, stored = file.program.execution_plan[0], file.mutable_data or []
+    kept = {i: v.val for i, v in enumerate(plan.values) if _kept(v.val)}
+    state = {i: _bytes_as(stored[val.data_buffer_idx].storage, val) for i, val in kept.items()}
+    values = [replace(v, val=replace(v.val, data_buffer_idx=0)) if i in kept else v for i, v in enumerate(plan.values)]
+    program = replace(file.program, execution_plan=[replace(plan, values=values)])
+    return replace(file, program=program, mutable_data=None), state
+
+
+def _kept(val: Any) -> bool:
+    """With a place in memory and with numbers in the file: it starts with these, and is written."""
+    return type(val).__name__ == "Tensor" and val.data_buffer_idx > 0 and val.allocation_info is not None
 
 
 def _start(plan: Any, batch: tuple[Any, ...]) -> Values:
@@ -116,14 +149,16 @@ def _is_variable(val: Any) -> bool:
 # ---- on the runtime ----
 
 
-def _on_runtime(file: Any, piece: Piece, values: list[Values], needed: set[int], timeout: float) -> None:
+def _on_runtime(
+    file: Any, piece: Piece, values: list[Values], needed: set[int], timeout: float, state: Collection[int]
+) -> None:
     """Memory was planned for the whole program, so whatever is alive before or after a piece has a place of its own."""
     from ingot.child import run_pte
 
     plan = file.program.execution_plan[0]
     touched = [i for i in _touched(plan, piece) if _is_variable(plan.values[i].val)]
     inputs = [i for i in touched if i in values[0]]
-    outputs = [i for i in touched if i not in values[0] and i in needed]
+    outputs = [i for i in touched if i in state or (i not in values[0] and i in needed)]
     given = [tuple(v[i] for i in inputs) for v in values]
     for v, made in zip(values, run_pte(_program(file, piece, inputs, outputs), given, timeout=timeout), strict=True):
         v |= dict(zip(outputs, made, strict=True))
@@ -159,7 +194,13 @@ def _by_executor(program: Any, piece: Piece, values: list[Values], executor: Exe
     inputs, outputs = sides(plan, piece, values[0])
     given = [[as_lying(_value(program, i, v), plan.values[i].val.dim_order) for i in inputs] for v in values]
     for v, arrays in zip(values, executor(piece.payload, given, len(outputs)), strict=True):
-        v |= {i: _tensor(a, plan.values[i].val) for i, a in zip(outputs, arrays, strict=True)}
+        v |= {i: _handed_over(a, plan.values[i].val) for i, a in zip(outputs, arrays, strict=True)}
+
+
+def _handed_over(array: Any, info: Any) -> torch.Tensor:
+    """A backend that counts in 32 bits gives the 64 that its program declares."""
+    x = _tensor(array, info)
+    return x.long() if x.dtype == torch.int32 and dtype_of(info) == torch.int64 else x
 
 
 def sides(plan: Any, piece: Piece, known: Collection[int]) -> tuple[list[int], list[int]]:
@@ -194,6 +235,9 @@ def dtype_of(info: Any) -> torch.dtype:
 def constant(program: Any, i: int) -> torch.Tensor:
     """A value that nothing computes is in the file."""
     info = program.execution_plan[0].values[i].val
-    dtype = dtype_of(info)
-    stored = torch.frombuffer(bytearray(program.constant_buffer[info.data_buffer_idx].storage), dtype=dtype)
+    return _bytes_as(program.constant_buffer[info.data_buffer_idx].storage, info)
+
+
+def _bytes_as(storage: bytes, info: Any) -> torch.Tensor:
+    stored = torch.frombuffer(bytearray(storage), dtype=dtype_of(info))
     return _tensor(stored[: math.prod(info.sizes)].numpy(), info)  # the rest fills up to the alignment

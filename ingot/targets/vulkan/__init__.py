@@ -25,19 +25,38 @@ def ability(node: Node) -> Ability:
     return Ability(frozenset({"float"}), "what Vulkan takes is asked of its partitioner when the program is lowered")
 
 
+def rules() -> Sequence[Any]:
+    from ingot.legalize import for_vulkan
+
+    return for_vulkan()
+
+
 def partitioners() -> list[Any]:
     from executorch.backends.vulkan.partitioner.vulkan_partitioner import VulkanPartitioner
 
-    return [VulkanPartitioner({})]
+    class WithoutState(VulkanPartitioner):  # type: ignore[misc]
+        """State stays the program's: taken in, its new value is an output that the delegate's call has no place for."""
+
+        def partition(self, exported_program: Any) -> Any:
+            result = super().partition(exported_program)
+            signature = exported_program.graph_signature
+            written = set(signature.buffers_to_mutate.values())
+            for node in exported_program.graph.nodes:
+                if node.op == "placeholder" and signature.inputs_to_buffers.get(node.name) in written:
+                    node.meta.pop("delegation_tag", None)
+            return result
+
+    return [WithoutState({})]
 
 
 def run(
     pte: bytes, batches: Sequence[Any], *, timeout: float, beside: Any = None, method: str = "forward", **_: Any
 ) -> list[list[torch.Tensor]]:
-    from ingot.targets.pieces import execute, read
+    from ingot.targets.pieces import read, run_file
     from ingot.targets.vulkan.running import Delegates
 
-    return execute(pte, batches, {BACKEND: Delegates(read(pte, method).named_data), **(beside or {})}, timeout, method)
+    file = read(pte, method)
+    return run_file(file, batches, {BACKEND: Delegates(file.named_data), **(beside or {})}, timeout)
 
 
 VULKAN = Target(
@@ -53,11 +72,12 @@ VULKAN = Target(
     float_inside=True,
     float_bias=True,
     weight_axis=XNNPACK.weight_axis,
-    rules=tuple,
+    rules=rules,
     partitioners=partitioners,
     run=run,
     executed_on=lambda: EXECUTED_ON,
     prices=Prices({"float": 1.0}),
+    resizes=True,  # at every call, from its inputs on
     weight_schemes=("4w", "8da4w"),
     weight_bits=(4,),
     lowering=quiet,

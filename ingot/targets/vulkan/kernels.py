@@ -18,7 +18,7 @@ def _weight(packed: Tensor, scales: Tensor, group: int, width: int) -> Tensor:
     """rows x width; scales lie as groups x rows, and rows may be filled up."""
     codes = _unpacked(packed)[:, :width]
     by_row = scales.t()[: codes.shape[0]].float()
-    return (codes.view(codes.shape[0], -1, group).float() * by_row[:, :, None]).view(codes.shape)
+    return codes.view(codes.shape[0], -1, group).float().mul_(by_row[:, :, None]).view(codes.shape)
 
 
 def linear_q4gsw(x: Tensor, packed: Tensor, scales: Tensor, group: int, bias: Tensor | None = None) -> Tensor:

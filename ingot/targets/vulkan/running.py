@@ -21,13 +21,19 @@ class Delegates:
     """Runs the delegates of one program, whose constants lie beside them in the file."""
 
     def __init__(self, named: Any) -> None:
-        self.named = named
+        self.named, self.graphs = named, dict[bytes, Graph]()
 
     def __call__(self, payload: bytes, batches: list[list[Any]], outputs: int) -> list[list[Any]]:
-        graph = decoded(payload, self.named)
-        refuse_unknown(graph)
+        graph = self._graph(payload)
         with torch.no_grad():
             return [interpreted(graph, [torch.from_numpy(a) for a in arrays]) for arrays in batches]
+
+    def _graph(self, payload: bytes) -> Graph:
+        """Decoded once: with state it is called batch by batch."""
+        if payload not in self.graphs:
+            self.graphs[payload] = decoded(payload, self.named)
+            refuse_unknown(self.graphs[payload])
+        return self.graphs[payload]
 
 
 def refuse_unknown(graph: Graph) -> None:
