@@ -57,7 +57,7 @@ def test_turned_it_is_the_same_model(kind: str, target: str) -> None:
     for many, head_bits in ((1, 8), (1, 4), (8, 4)):
         module = captured(decoder, many, target)
         layers = layers_of(module, 4, 32, 4, head_bits)
-        found = turned(module, layers, ())
+        found = turned(module, layers, (), find(target).gains_in_norms)
         assert found is not None
         assert len(found.stream.writers) == 4
         assert len(found.stream.readers) == 11

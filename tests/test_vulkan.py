@@ -21,6 +21,7 @@ from ingot.targets.vulkan.graph import Call, Graph, decoded, dtype_of
 from ingot.targets.vulkan.running import refuse_unknown
 from ingot.verify import run_artefact, run_graph, run_quantized
 from tests.test_llm import Letters, tiny
+from tests.test_turning import loud
 
 
 class Net(nn.Module):
@@ -69,6 +70,15 @@ def test_a_decoder_is_one_delegate(scheme: str) -> None:
     assert held <= {torch.float32, torch.uint8, torch.int8, torch.int32}
     codes = {bytes(t.numpy()) for g in graphs(casting.pte) for t in g.constants.values() if t.dtype == torch.uint8}
     assert len(codes) == len(casting.layers) - 1  # the embedding is tied to the head, and stored once
+
+
+def test_norms_stay_one_shader_when_the_stream_is_turned() -> None:
+    found = checkpoint.Checkpoint(loud(), Letters(), "tiny")
+    casting, _ = road.cast(found, target="vulkan", weights="4w", context=48, texts=["a text to round weights with"])
+    names = [c.name for g in graphs(casting.pte) for c in g.calls]
+    assert names.count("et_vk.rms_norm.default") == 5
+    assert "aten.rsqrt.default" not in names
+    assert names.count("aten.linear.default") == 1  # the last norm's gains, so that the head stays tied to its table
 
 
 def test_rounding_before_or_after_the_cast_gives_the_same_bytes() -> None:

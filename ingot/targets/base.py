@@ -94,6 +94,7 @@ class Target:
     interpolates: Callable[[Node], bool] = lambda node: False  # those functions
     # Whether what an op reads has better a zero point of zero (True) or another (False), where that costs time.
     zero_at_zero: Callable[[Node], bool | None] = lambda node: None
+    gains_in_norms: bool = False  # a norm and its gains are one kernel: gains of one stay
     narrow_saves: bool = True  # in its file; else narrow weights are taken only where a recipe names the op
     answers_at_once: bool = False  # asking its ability costs nothing to speak of, so rewrites can be weighed by it
     ties_up: bool = False  # a number in the middle between two steps goes to the upper one, not to the even one

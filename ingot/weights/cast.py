@@ -46,7 +46,7 @@ def cast_weights(
     refuse_storage(settings)
     form = legalized(program, backend, settings)
     with steps("quantize"):
-        chosen = chosen_weights(form.program.module, asked, batches, seen)
+        chosen = chosen_weights(form.program.module, asked, batches, seen, backend.gains_in_norms)
         parts = {n: legalized(p, backend, settings).program for n, (p, _) in (others or {}).items()}
         methods = {n: (p, chosen.applied(p.module)) for n, p in parts.items()}
         quantized, layers = chosen.applied(form.program.module), chosen.layers

@@ -56,11 +56,11 @@ class Chosen:
 
 
 def chosen_weights(
-    module: GraphModule, weights: Weights, batches: Sequence[Batch], seen: Moments | None = None
+    module: GraphModule, weights: Weights, batches: Sequence[Batch], seen: Moments | None = None, gains: bool = False
 ) -> Chosen:
     """The layers of the scheme, rounded with what they read in mind where there is data.
 
-    `seen` is what the model's own modules read, where somebody has looked already.
+    `seen` is what the model's own modules read, where somebody has looked already; `gains`: norms keep theirs.
     """
     others = (weights.embedding_bits or weights.how.bits, weights.head_bits or weights.how.bits)
     layers = layers_of(module, weights.how.bits, weights.group, *others)
@@ -70,15 +70,17 @@ def chosen_weights(
     read = _read(module, layers, batches, seen) if weights.method in ("auto", "gptq") else {}
     if weights.method == "gptq" and not read:
         raise PlanError("gptq has nothing to round with", why="no data was given", hint="calibration=…, or --text FILE")
-    chosen = _chosen(module, layers, read, weights)
+    chosen = _chosen(module, layers, read, weights, gains)
     if seen is not None:
         seen.reads.clear()  # a model's moments are as large as the model, and nobody needs them any more
     return chosen
 
 
-def _chosen(module: GraphModule, layers: tuple[Layer, ...], read: Mapping[str, Read], weights: Weights) -> Chosen:
+def _chosen(
+    module: GraphModule, layers: tuple[Layer, ...], read: Mapping[str, Read], weights: Weights, gains: bool
+) -> Chosen:
     known = on_grids(module, layers)
-    turn = turned(module, layers, known) if weights.rotate else None
+    turn = turned(module, layers, known, gains) if weights.rotate else None
     changes = turn.changes if turn else {}
     even = evened(module, layers, read, changes, known) if weights.how.dynamic else []
     rounding = Rounding(module, with_even(changes, even), read, known, weights.method)

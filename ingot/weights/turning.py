@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from ingot.errors import PlanError
-from ingot.graph import add_constant, call
+from ingot.graph import add_constant, call, same_constant
 from ingot.weights.changes import Change
 from ingot.weights.scheme import Layer, weight_of
 from ingot.weights.stream import Stream, gain_of, stream_of, turn
@@ -30,6 +30,7 @@ class Turned:
     stream: Stream
     by: Tensor
     tied: frozenset[str]
+    keeps_gains: bool  # as ones: a kernel has them
 
     @property
     def changes(self) -> dict[str, Change]:
@@ -47,12 +48,20 @@ class Turned:
         """
         nodes, here = {n.name: n for n in module.graph.nodes}, self._in(module, layers)
         for product in {r.product for r in here.readers.values() if r.product is not None}:
-            nodes[product].replace_all_uses_with(gain_of(nodes[product])[0])
+            self._take_out(module, nodes[product])
         for name in self.tied:
             gain = here.readers[name].gain
             if gain is not None:
                 _put_gain(module, nodes[name], self.by * gain @ self.by.T)
         return {nodes[n]: self.by for n in here.turned} | {nodes[n]: None for n in here.lost}
+
+    def _take_out(self, module: GraphModule, product: Node) -> None:
+        plain, gain = gain_of(product)
+        if not self.keeps_gains or gain is None:
+            product.replace_all_uses_with(plain)
+            return
+        ones = same_constant(module, torch.ones_like(gain), f"ones_{len(gain)}", product)
+        product.args = tuple(a if a is plain else ones for a in product.args)
 
     def _in(self, module: GraphModule, layers: Sequence[Layer]) -> Stream:
         found = stream_of(module, layers)
@@ -66,12 +75,15 @@ def _put_gain(module: GraphModule, reader: Node, gain: Tensor) -> None:
     reader.update_arg(0, call(reader, aten.linear.default, x, matrix))
 
 
-def turned(module: GraphModule, layers: Sequence[Layer], fixed: Collection[str]) -> Turned | None:
+def turned(
+    module: GraphModule, layers: Sequence[Layer], fixed: Collection[str], keeps_gains: bool = False
+) -> Turned | None:
     """None where the program has no such stream, or somebody has rounded a weight already that would have to change."""
     stream = stream_of(module, layers)
     if stream is None or stream.ends & {*fixed}:
         return None
-    return Turned(stream, turn(stream.width), _tied(module, stream, {layer.name: layer for layer in layers}))
+    tied = _tied(module, stream, {layer.name: layer for layer in layers})
+    return Turned(stream, turn(stream.width), tied, keeps_gains)
 
 
 def _tied(module: GraphModule, stream: Stream, layers: Mapping[str, Layer]) -> frozenset[str]:

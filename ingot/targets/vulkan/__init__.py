@@ -80,6 +80,7 @@ VULKAN = Target(
     resizes=True,  # at every call, from its inputs on
     weight_schemes=("4w", "8da4w"),
     weight_bits=(4,),
+    gains_in_norms=True,
     lowering=quiet,
     hints=HINTS,
 )
