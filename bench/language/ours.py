@@ -23,7 +23,8 @@ def main(folder: Path, weights: Any, target: str = "xnnpack") -> None:
     folder.mkdir(parents=True, exist_ok=True)
     found = checkpoint()
     start = time.perf_counter()
-    casting, shape = road.cast(found, target=target, weights=weights, context=CONTEXT, texts=texts())
+    how = {"target": target, "weights": weights, "context": CONTEXT, "texts": texts()}
+    casting, shape = road.cast(found, **how, on_mismatch="keep")  # a bench tells of what fails, too
     seconds = time.perf_counter() - start
     casting.save(folder / "model.pte")
     (folder / text.FILE).write_text(shape.to_json())
@@ -31,7 +32,12 @@ def main(folder: Path, weights: Any, target: str = "xnnpack") -> None:
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     facts = {"seconds": seconds, "peak_mb": most, "delegates": len(casting.delegates), "bytes": len(casting.pte)}
     wide = sum(layer.bits == 8 for layer in casting.layers)
-    facts |= {"layers": len(casting.layers), "of 8 bits": wide, "timings": casting.timings}
+    facts |= {
+        "layers": len(casting.layers),
+        "of 8 bits": wide,
+        "passed": casting.check.passed,
+        "timings": casting.timings,
+    }
     (folder / "facts.json").write_text(json.dumps(facts))
     print(json.dumps(facts))
 

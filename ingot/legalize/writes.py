@@ -6,6 +6,7 @@ are brought to theirs by a product with ones and zeros. A place that is written 
 
 from __future__ import annotations
 
+import operator
 from math import prod
 from typing import Any
 
@@ -57,10 +58,19 @@ def _counted(node: Node, start: Any, many: int, size: int) -> Node | None:
     module: Any = node.graph.owning_module
     if isinstance(start, int):
         return add_constant(module, torch.arange(many) + (start + size if start < 0 else start), "places", node)
-    if start.target is not aten.item.default:
+    read, more = _read(start)
+    if read is None:
         return None
-    first = call(node, aten.reshape.default, start.args[0], [1])
-    return call(node, aten.add.Tensor, first, same_constant(module, torch.arange(many), f"upto_{many}", node))
+    first, upto = call(node, aten.reshape.default, read, [1]), torch.arange(more, more + many)
+    return call(node, aten.add.Tensor, first, same_constant(module, upto, f"places_from_{more}_{many}", node))
+
+
+def _read(number: Node) -> tuple[Node | None, int]:
+    """The tensor that a number is read from, and what is added to it."""
+    if number.target is operator.add and isinstance(number.args[0], Node) and isinstance(number.args[1], int):
+        read, more = _read(number.args[0])
+        return read, more + number.args[1]
+    return (number.args[0], 0) if number.target is aten.item.default else (None, 0)  # type: ignore[return-value]
 
 
 def _hits(node: Node, places: Node, size: int, wraps: bool) -> Node:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch.fx import GraphModule, Node
+from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from ingot.graph import calls, constant_of, is_float, replace, value_of
 from ingot.semantics import effect_of, operands
@@ -42,8 +43,11 @@ def _removed(node: Node) -> bool:
 
 
 def _same_kind(a: Node, b: Node) -> bool:
+    """As far as is known: of a length that is read from data nothing is, until it runs."""
     x, y = value_of(a), value_of(b)
-    return isinstance(x, torch.Tensor) and x.shape == y.shape and x.dtype == y.dtype
+    if not isinstance(x, torch.Tensor) or x.dtype != y.dtype or x.dim() != y.dim():
+        return False
+    return all(guard_or_false(i == j) for i, j in zip(x.shape, y.shape, strict=True))
 
 
 def _returned_as_is(node: Node, same: Node) -> bool:

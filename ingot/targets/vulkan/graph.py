@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -62,5 +63,7 @@ def _constant(tensor: Any, place: Any, named: Any) -> torch.Tensor:
     entry = named.pte_data.get(place.named_key) if named else None
     if entry is None:
         raise ArtefactError("the Vulkan delegate lacks a constant", why=f"the file has no data named {place.named_key}")
-    stored = torch.frombuffer(bytearray(named.buffers[entry.buffer_index]), dtype=dtype_of(tensor))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # not to be written: nothing here writes into a constant, and copies are large
+        stored = torch.frombuffer(named.buffers[entry.buffer_index], dtype=dtype_of(tensor))
     return stored[: math.prod(tensor.dims)].reshape(tensor.dims)
