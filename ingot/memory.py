@@ -25,7 +25,7 @@ def map_large_blocks() -> None:
 
 @contextmanager
 def unsearched() -> Iterator[None]:
-    """Python looks for cycles among all objects as often as there are some more; here among the new ones, and seldom."""
+    """Python looks for cycles among all objects whenever there are some more; here among new ones, and seldom."""
     often, first = gc.get_threshold(), not gc.get_freeze_count()
     gc.set_threshold(SOME, 1, 1)
     if first:
