@@ -31,6 +31,7 @@ def deep() -> Iterator[None]:
     from executorch.exir._serialize._named_data_store import NamedDataStore as Store
     from executorch.exir.backend.backend_details import BackendDetails
     from executorch.exir.backend.canonical_partitioners import group_partitioner
+    from executorch.exir.backend.utils import is_same_node
     from executorch.exir.pass_manager import ExportedProgramPassManager, PassManager
     from torch.fx.passes.infra import partitioner
 
@@ -49,6 +50,7 @@ def deep() -> Iterator[None]:
             *((kind, "__setattr__", listed.noticing(kind)) for kind in (InputSpec, TensorArgument)),
         ):
             stack.enter_context(patch.object(owner, name, new))
+        stack.callback(is_same_node.cache_clear)  # which holds the ops of a graph, and so its weights, for good
         yield
 
 
