@@ -23,7 +23,7 @@ from ingot.graph import calls, constant_of, is_state, output_nodes, source_of
 from ingot.inputs import as_tuple, flat_inputs, laid_out
 from ingot.memory import unsearched
 from ingot.opening import decomposed
-from ingot.retracing import light
+from ingot.retracing import light, uncompiled
 from ingot.semantics import effect_of
 from ingot.semantics.weights import is_random
 
@@ -79,13 +79,15 @@ def capture(model: Any, example_inputs: Any, *, dynamic_shapes: Any = None) -> P
     inputs = pytree.tree_map_only(torch.Tensor, lambda x: laid_out(x, x), as_tuple(example_inputs))
     exported, notes = _export(model, inputs, dynamic_shapes)
     _refuse_control_flow(exported)
-    reference = _flat_module(exported)
     flat = tuple(pytree.tree_leaves(exported.example_inputs or (inputs, {})))
     functional = _functional(exported)
     _refuse_writes(functional)
-    module = _flat_module(functional)
-    _refuse_training(module)
-    passes = normalize.run(module, flat)
+    with uncompiled():
+        reference, module = _flat_module(exported), _flat_module(functional)
+        _refuse_training(module)
+        passes = normalize.run(module, flat)
+    reference.recompile()
+    module.recompile()
     state = {name: module.get_buffer(name).detach().clone() for name in _mutated(module)}
     program = Program(
         module=module,
@@ -182,7 +184,8 @@ def _functional(exported: ExportedProgram) -> ExportedProgram:
 
 def _decomposed(exported: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
     """Op by op where that is enough. What hides layers is torch's: it knows which of its parts to keep whole."""
-    alone = None if any(map(normalize.hides, table)) else decomposed(exported, table)
+    with uncompiled():
+        alone = None if any(map(normalize.hides, table)) else decomposed(exported, table)
     return exported.run_decompositions(table) if alone is None else alone
 
 

@@ -20,6 +20,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.export.graph_signature import ExportGraphSignature, InputSpec, TensorArgument
 from torch.fx import GraphModule, Node
+from torch.fx.passes.utils.fuser_utils import validate_partition
 
 LISTS = ("inputs_to_parameters", "inputs_to_buffers", "inputs_to_lifted_tensor_constants")
 
@@ -31,6 +32,7 @@ def deep() -> Iterator[None]:
     from executorch.exir._serialize._named_data_store import NamedDataStore as Store
     from executorch.exir.backend.backend_details import BackendDetails
     from executorch.exir.backend.canonical_partitioners import group_partitioner
+    from executorch.exir.backend.utils import is_same_node
     from executorch.exir.pass_manager import ExportedProgramPassManager, PassManager
     from torch.fx.passes.infra import partitioner
 
@@ -39,6 +41,7 @@ def deep() -> Iterator[None]:
         for owner, name, new in (
             (partitioner, "_DependencyViewer", _Dependencies),
             (group_partitioner, "_DependencyViewer", _Dependencies),
+            (group_partitioner.GroupBasedPartitioner, "_can_merge_partitions", _can_merge),
             (BackendDetails, "copy_exported_program_for_preprocess", classmethod(_with_the_same_weights)),
             (Store, "_add_named_data_to_map", _of_all_methods(Store._add_named_data_to_map)),
             (PassManager, "check", lambda *_: None),  # the artefact is executed: what is wrong with it shows
@@ -49,6 +52,7 @@ def deep() -> Iterator[None]:
             *((kind, "__setattr__", listed.noticing(kind)) for kind in (InputSpec, TensorArgument)),
         ):
             stack.enter_context(patch.object(owner, name, new))
+        stack.callback(is_same_node.cache_clear)  # which holds the ops of a graph, and so its weights, for good
         yield
 
 
@@ -101,6 +105,11 @@ def _reached(node: Node) -> set[Node]:
             found.add(after)
             todo.extend(after.users)
     return found
+
+
+def _can_merge(_: Any, one: int, other: int, partitions: Any) -> bool:
+    """Without a cycle: asked once, of the graph. ExecuTorch first asks the same of all that depends on each op."""
+    return validate_partition([*partitions[one].nodes, *partitions[other].nodes])
 
 
 def _with_the_same_weights(_: type, program: ExportedProgram, __: Any) -> ExportedProgram:

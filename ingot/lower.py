@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import tempfile
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +24,7 @@ from ingot.graph import copied, drop_unused, has_symbols, output_nodes, value_of
 from ingot.layout import layouts, turning
 from ingot.lifting import lifted
 from ingot.lowered import delegates_of, host_ops_of, hosted_by, listening, mark_values, tensor_info
-from ingot.memory import unsearched
+from ingot.memory import LARGE, give_back, unsearched
 from ingot.plan.model import Plan
 from ingot.retracing import quick
 from ingot.targets.base import Target
@@ -60,6 +61,17 @@ def lower_graph(
     """Lower the quantized form of `program` for `target`; `others` become methods of the same file, and share its
     weights."""
     parts = {MAIN: (program, quantized), **(others or {})}
+    with tempfile.SpooledTemporaryFile(LARGE) as file:
+        methods = _lowered(parts, plan, target, file)
+        give_back()  # the file's own pieces are in memory until here, and what passes left behind
+        file.seek(0)
+        return Lowered(file.read(), methods)
+
+
+def _lowered(
+    parts: Mapping[str, tuple[Program, GraphModule]], plan: Plan, target: Target, file: Any
+) -> dict[str, Method]:
+    program = parts[MAIN][0]
     with closing() as close, listening() as reasons:
         exported = {name: _exported(*part, plan, target, close) for name, part in parts.items()}
         turned = [n.name in plan.channels_last for n in output_nodes(program.module)]
@@ -67,10 +79,9 @@ def lower_graph(
     methods = {
         name: _method(part[0], plan, target, edge.exported_program(name), reasons) for name, part in parts.items()
     }
-    pte = _stage(
-        "serialise", target, lambda: _serialise(edge, program, plan, target)
-    )  # rewrites the graph: look before
-    return Lowered(pte, methods)
+    # Rewrites the graph: looked at before.
+    _stage("serialise", target, lambda: _serialise(edge, program, plan, target, file))
+    return methods
 
 
 def _exported(program: Program, quantized: GraphModule, plan: Plan, target: Target, close: Any) -> Any:
@@ -190,7 +201,7 @@ def _opened(edge: Any, target: Target) -> Any:
     return edge
 
 
-def _serialise(edge: Any, program: Program, plan: Plan, target: Target) -> bytes:
+def _serialise(edge: Any, program: Program, plan: Plan, target: Target, file: Any) -> None:
     import executorch.kernels.quantized  # noqa: F401  declares what converts inputs and outputs on the host
     from executorch.exir import ExecutorchBackendConfig
     from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
@@ -201,7 +212,7 @@ def _serialise(edge: Any, program: Program, plan: Plan, target: Target) -> bytes
     memory = planning(bool(plan.settings.get("lend_inputs")), program.elastic)
     config = ExecutorchBackendConfig(passes=passes, segment_alignment=target.alignment, memory_planning_pass=memory)
     with quick():
-        return bytes(edge.to_executorch(config).buffer)
+        edge.to_executorch(config).write_to_file(file)
 
 
 def _boundary(program: Program, plan: Plan, lowered: torch.export.ExportedProgram) -> Boundary:

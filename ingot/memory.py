@@ -7,6 +7,7 @@ import gc
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+SOME = 300_000  # objects: a graph of a large model, as one of many passes leaves it behind
 LARGE, THRESHOLD = 4 << 20, -3  # bytes; glibc's number for the size from which a block is mapped on its own
 
 
@@ -24,11 +25,14 @@ def map_large_blocks() -> None:
 
 @contextmanager
 def unsearched() -> Iterator[None]:
-    """Python looks for cycles among all objects as often as there are some more; a graph has many, and they stay."""
-    was = gc.isenabled()
-    gc.disable()
+    """Python looks for cycles among all objects whenever there are some more; here among new ones, and seldom."""
+    often, first = gc.get_threshold(), not gc.get_freeze_count()
+    gc.set_threshold(SOME, 1, 1)
+    if first:
+        gc.freeze()
     try:
         yield
     finally:
-        if was:
-            gc.enable()
+        gc.set_threshold(*often)
+        if first:
+            gc.unfreeze()

@@ -40,6 +40,7 @@ from ingot.legalize.rule import Rule
 from ingot.memory import unsearched
 from ingot.normalize import check_same, outputs, settle
 from ingot.recipe import Recipe
+from ingot.retracing import uncompiled
 from ingot.targets.base import Target
 
 __all__ = ["Legal", "Rule", "for_vulkan", "for_xnnpack", "legalized"]
@@ -81,7 +82,9 @@ def _legalized(
     for name in without:
         if name not in {r.name for r in rules}:
             raise InputError(f"no rewriting rule '{name}'", hint=nearest(name, [r.name for r in rules]))
-    found = _searched(program, [r for r in rules if r.name not in without], ask)
+    with uncompiled():
+        found = _searched(program, [r for r in rules if r.name not in without], ask)
+    found.module.recompile()
     return Legal(replace(program, module=found.module), found.rewrites)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Interpreter
 
 from ingot.errors import CaptureError
 from ingot.normalize.arguments import positional_arguments
@@ -89,7 +89,8 @@ def outputs(module: GraphModule, inputs: tuple[torch.Tensor, ...]) -> list[torch
     """One run whose writes to buffers are undone."""
     state = {k: v.clone() for k, v in module.named_buffers() if _written(module, k)}
     with torch.no_grad():
-        out = module(*[x.clone() if isinstance(x, torch.Tensor) else x for x in inputs])
+        given = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
+        out = Interpreter(module).run(*given)  # once: code would have to be made first
         for k, v in state.items():
             module.get_buffer(k).copy_(v)
     return [o for o in torch.utils._pytree.tree_leaves(out) if isinstance(o, torch.Tensor)]
