@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from ingot.errors import PlanError
-from ingot.weights.rounding import Rounded
+from ingot.weights.rounding import limits
 from ingot.weights.scheme import Layer
 
 
-def noise(weight: Tensor, made: Rounded, moments: Tensor | None) -> float:
-    """The share of what the layer gives that is error: mean square of (W - W') x over that of W x."""
-    lost = made.real - weight
-    if moments is None:
-        return float(lost.square().sum() / weight.square().sum())
-    return float((lost @ moments * lost).sum() / (weight @ moments * weight).sum())
+def noise(weight: Tensor, layer: Layer, moments: Tensor | None) -> float:
+    """The share of what the layer gives that will be error: a step in each number, over the mean square of W x."""
+    steps = weight.view(layer.rows, -1, layer.group).abs().amax(-1) / limits(layer.bits)[1]
+    loud = torch.ones(layer.width) if moments is None else moments.diagonal()
+    lost = (steps.square() @ loud.view(-1, layer.group).sum(1)).sum() / 12
+    whole = weight.square().sum() if moments is None else (weight @ moments * weight).sum()
+    return float(lost / whole)
 
 
 def widened(layers: Sequence[Layer], noises: Mapping[str, float], most_bytes: int) -> tuple[Layer, ...]:

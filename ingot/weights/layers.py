@@ -27,7 +27,7 @@ class Rounding:
 
     module: GraphModule
     changes: Mapping[str, Change]
-    read: Mapping[str, Read]
+    read: dict[str, Read]  # until they are rounded
     known: Mapping[str, Rounded]  # somebody rounded these before
     method: str
 
@@ -45,8 +45,15 @@ class Rounding:
             together.setdefault(self._company(layer), []).append(key)
         made = dict[Any, Rounded]()
         for same in together.values():
-            made |= zip(same, self._rounded([first[key] for key in same]), strict=True)
+            alike = [first[key] for key in same]
+            made |= zip(same, self._rounded(alike), strict=True)
+            self._forget(alike)
         return {name: made[key] for name, key in keys.items()}
+
+    def _forget(self, layers: Sequence[Layer]) -> None:
+        """What they read: of a whole model that is as large as half of it."""
+        for layer in layers:
+            self.read.pop(layer.name, None)
 
     def _key(self, layer: Layer) -> Any:
         return weight_of(self._nodes[layer.name]).data_ptr(), layer.bits, layer.group, self._change(layer).key
@@ -84,10 +91,10 @@ class Rounding:
     def _weight(self, layer: Layer, some: slice = slice(None)) -> Tensor:
         return self._change(layer).weight(weight_of(self._nodes[layer.name]), some)
 
-    def noises(self, layers: Sequence[Layer], rounded: Mapping[str, Rounded]) -> dict[str, float]:
-        """The share of each layer's result that is error; none where it came rounded."""
+    def noises(self, layers: Sequence[Layer]) -> dict[str, float]:
+        """The share of each layer's result that will be error; none where it came rounded."""
         left = [n for n in layers if n.name not in self.known]
-        found = {n.name: noise(self._weight(n), rounded[n.name], self._moments(n)) for n in left}
+        found = {n.name: noise(self._weight(n), n, self._moments(n)) for n in left}
         return dict.fromkeys(self.known, 0.0) | found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -112,10 +112,11 @@ def by_layer(module: GraphModule, layers: Iterable[Layer], seen: Moments) -> dic
     """Moments of a model's modules for the layers of its program."""
     paths = {n.name: module_path(n) for n in module.graph.nodes}
     found = {layer.name: seen.of(paths[layer.name]) for layer in layers if layer.kind == "linear"}
+    seen.reads.clear()  # who asked has them, and may let go of them
     return {name: m for name, m in found.items() if m is not None}
 
 
-def moments_of(module: GraphModule, layers: Iterable[Layer], batches: Iterable[tuple[Any, ...]]) -> Mapping[str, Read]:
+def moments_of(module: GraphModule, layers: Iterable[Layer], batches: Iterable[tuple[Any, ...]]) -> dict[str, Read]:
     """By running the program itself; what several layers read is looked at once."""
     wanted = {layer.name for layer in layers if layer.kind == "linear"}
     watch = _Watch(module, {n: str(n.args[0]) for n in module.graph.nodes if n.name in wanted})

@@ -70,30 +70,25 @@ def chosen_weights(
     read = _read(module, layers, batches, seen) if weights.method in ("auto", "gptq") else {}
     if weights.method == "gptq" and not read:
         raise PlanError("gptq has nothing to round with", why="no data was given", hint="calibration=…, or --text FILE")
-    chosen = _chosen(module, layers, read, weights, gains)
-    if seen is not None:
-        seen.reads.clear()  # a model's moments are as large as the model, and nobody needs them any more
-    return chosen
+    return _chosen(module, layers, read, weights, gains)
 
 
 def _chosen(
-    module: GraphModule, layers: tuple[Layer, ...], read: Mapping[str, Read], weights: Weights, gains: bool
+    module: GraphModule, layers: tuple[Layer, ...], read: dict[str, Read], weights: Weights, gains: bool
 ) -> Chosen:
     known = on_grids(module, layers)
     turn = turned(module, layers, known, gains) if weights.rotate else None
-    changes = turn.changes if turn else {}
-    even = evened(module, layers, read, changes, known) if weights.how.dynamic else []
-    rounding = Rounding(module, with_even(changes, even), read, known, weights.method)
-    rounded = rounding.all(layers)
+    rounding = Rounding(module, turn.changes if turn else {}, read, known, weights.method)
     if weights.most_bytes is not None:
-        before, layers = layers, widened(layers, rounding.noises(narrow(layers), rounded), weights.most_bytes)
-        rounded |= rounding.all([a for a, b in zip(layers, before, strict=True) if a != b])
+        layers = widened(layers, rounding.noises(narrow(layers)), weights.most_bytes)
+    even = evened(module, layers, read, rounding.changes, known) if weights.how.dynamic else []
+    rounded = replace(rounding, changes=with_even(rounding.changes, even)).all(layers)
     return Chosen(layers, rounded, turn, even, weights.how.dynamic)
 
 
 def _read(
     module: GraphModule, layers: Sequence[Layer], batches: Sequence[Batch], seen: Moments | None
-) -> Mapping[str, Read]:
+) -> dict[str, Read]:
     return moments_of(module, layers, batches) if seen is None else by_layer(module, layers, seen)
 
 
