@@ -75,11 +75,16 @@ class Plain:
 
 
 def test_a_head_is_looked_at_for_more_than_ends_of_texts() -> None:
-    decoder = Decoder(tiny(), 8)
-    with watching(decoder) as seen, decoder.giving(4):
-        assert decoder(*decoder.whole([5, 9, 33, 120, 7, 64]))[0].shape == (4, 256)
-    assert seen.counts["model.lm_head"] == 4
-    assert decoder(*decoder.whole([5, 9]))[0].shape == (1, 256)
+    """And every linear reads what it would read in a step."""
+    decoder, tokens = Decoder(tiny(), 8), [5, 9, 33, 120, 7, 64]
+    with watching(decoder) as seen:
+        assert decoder.read(tokens).shape == (6, 256)
+    with watching(decoder) as wanted:
+        assert decoder(*decoder.whole(tokens))[0].shape == (1, 256)
+    assert seen.counts.pop("model.lm_head") == 6
+    assert wanted.counts.pop("model.lm_head") == 1
+    for name in seen.counts:
+        torch.testing.assert_close(seen.of(name).second, wanted.of(name).second, rtol=1e-4, atol=1e-5)
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ Past = list[tuple[Tensor, Tensor]]
 HIDDEN = -1e9  # added to the scores of places that hold nothing yet
 BEFORE = 4  # inputs before keys and values: tokens, positions, mask, places
 ROOM = 32  # tokens that there is room for grow by this many: all shapes are looked at anew each time
+LAST = 64  # tokens of a text that is read whose logits are computed
 _step: ContextVar[Step] = ContextVar("ingot_step")
 
 
@@ -152,7 +153,6 @@ class Decoder(nn.Module):
         many = config.num_key_value_heads
         self.layers, self.heads = config.num_hidden_layers, Heads(many, config.num_attention_heads // many, size)
         self.places = Places(model.model.rotary_emb, context, model.dtype)
-        self.logits = 1  # of the last tokens
 
     def forward(
         self, tokens: Tensor, positions: Tensor, mask: Tensor, places: Tensor, *past: Tensor
@@ -164,18 +164,17 @@ class Decoder(nn.Module):
                 position_ids=positions[None],
                 attention_mask=mask[None],  # of four dimensions: none is made
                 past_key_values=step,
-                logits_to_keep=self.logits,
+                logits_to_keep=1,
             )
         return made.logits[0], *(t for pair in step.new for t in pair)
 
-    @contextmanager
-    def giving(self, logits: int) -> Iterator[None]:
-        """Of more tokens than the last: a head has more columns than a few texts have ends."""
-        self.logits = logits
-        try:
-            yield
-        finally:
-            self.logits = 1
+    def read(self, tokens: list[int]) -> Tensor:
+        """A text at once, by the model's own attention, which takes half the time; logits of its last tokens.
+
+        Of more than one: a head has more columns than a few texts have ends.
+        """
+        made: Tensor = self.model(input_ids=torch.tensor([tokens]), logits_to_keep=LAST, use_cache=False).logits[0]
+        return made
 
     @contextmanager
     def _taken_over(self, step: Step) -> Iterator[None]:

@@ -20,7 +20,6 @@ from ingot.weights.moments import watching
 
 PREFILL = 32  # tokens of a prompt that are read at once
 MOST = 32  # windows of the context's length: more hardly changes how weights are rounded
-LAST = 64  # tokens of each window whose logits are computed: what the head reads is looked at there
 CHECKED = 8  # tokens of the first text that the program is verified on, one after the other
 PROMPTS = 4  # texts whose starts are read as prompts to verify that: of one, two rows of logits would be compared
 
@@ -31,9 +30,9 @@ def cast(
     """The decoder as a program for one token at a time; `texts` say how its weights are rounded best."""
     decoder, read = Decoder(checkpoint.model, context).eval(), [tokens_of(checkpoint, t) for t in texts]
     windows = [tokens[i : i + context] for tokens in read for i in range(0, len(tokens), context)]
-    with watching(decoder) as seen, decoder.giving(LAST):
+    with watching(decoder) as seen:
         for tokens in windows[:: -(-len(windows) // MOST) or 1]:
-            decoder(*decoder.whole(tokens))
+            decoder.read(tokens)
     program = _captured(decoder, 1, target)
     batches = steps_of(decoder, read[0][:CHECKED]) if read else []
     recipe = {"lend_inputs": True}  # keys and values are megabytes
