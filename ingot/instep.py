@@ -5,7 +5,8 @@ A decoder's quantized graph dequantizes every weight each time it is called, the
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,11 +16,30 @@ from ingot.graph import attribute
 
 Batch = tuple[torch.Tensor, ...]
 PER_ROW = "quantized_decomposed.dequantize_per_channel.default"
+LINEAR = "aten.linear.default"
 LOOKED_UP = "quantized_decomposed.embedding_"
+
+
+ROWS = 8192  # of a weight that are float at a time: a head has as many as there are words
 
 
 class _Each(list[Any]):
     """A value that differs from batch to batch."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Stored:
+    """A weight of many rows, as float numbers only where they are multiplied."""
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+
+    def whole(self) -> torch.Tensor:
+        return torch.cat(list(self.parts()))
+
+    def parts(self) -> Iterator[torch.Tensor]:
+        each = zip(self.codes.split(ROWS), self.scales.split(ROWS), strict=True)
+        return (codes.float().mul_(scales.view(-1, *[1] * (codes.dim() - 1))) for codes, scales in each)
 
 
 def in_step(module: GraphModule, batches: Sequence[Batch]) -> list[Any]:
@@ -57,6 +77,8 @@ def _value(module: GraphModule, node: Node, values: dict[Node, Any]) -> Any:
     many = next((len(v) for n in node.all_input_nodes if isinstance(v := values[n], _Each)), None)
     if many is None:
         return _called(node, values, 0)
+    if any(isinstance(values[n], _Stored) for n in node.all_input_nodes):
+        return _multiplied(node, values, many)
     return _Each(_called(node, values, i) for i in range(many))
 
 
@@ -66,10 +88,22 @@ def _called(node: Node, values: dict[Node, Any], i: int) -> Any:
         return attribute(node.graph.owning_module, str(node.target))(*args, **kwargs)  # type: ignore[arg-type]
     if str(node.target) == PER_ROW and args[3] == 0 and not kwargs and not args[2].any():
         # torch goes through integers of eight bytes: for a head that is a quarter of a gigabyte.
-        return args[0].float().mul_(args[1].view(-1, *[1] * (args[0].dim() - 1)))
+        stored = _Stored(*args[:2])
+        return stored if len(args[0]) > ROWS and _only_multiplied(node) else stored.whole()
     if str(node.target).startswith(LOOKED_UP):
         args = _of_these_rows(*args)
     return node.target(*args, **kwargs)  # type: ignore[operator]
+
+
+def _only_multiplied(node: Node) -> bool:
+    """By values, as the weight of a linear without a bias."""
+    return all(str(u.target) == LINEAR and len(u.args) == 2 and u.args[1] is node for u in node.users)
+
+
+def _multiplied(node: Node, values: dict[Node, Any], many: int) -> _Each:
+    x, weight = (values[n] for n in node.all_input_nodes)
+    made = [[torch.nn.functional.linear(x[i], part) for i in range(many)] for part in weight.parts()]
+    return _Each(torch.cat([part[i] for part in made], -1) for i in range(many))
 
 
 def _of_these_rows(codes: Any, scales: Any, zeros: Any, low: int, high: int, indices: Any) -> tuple[Any, ...]:
@@ -84,6 +118,8 @@ def _filled(args: Any, values: dict[Node, Any], i: int) -> Any:
 
     def at(node: Node) -> Any:
         value = values[node]
+        if isinstance(value, _Stored):
+            return value.whole()
         return value[i] if isinstance(value, _Each) else value
 
     return torch.fx.map_arg(args, at)

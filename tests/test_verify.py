@@ -110,17 +110,17 @@ def test_in_step_gives_what_each_batch_gives_alone() -> None:
     from ingot.weights.road import chosen_weights
 
     class Net(torch.nn.Module):
-        def __init__(self) -> None:
+        def __init__(self, words: int) -> None:
             super().__init__()
-            self.table, self.head = torch.nn.Embedding(50, 64), torch.nn.Linear(64, 50)
+            self.table, self.head = torch.nn.Embedding(words, 64), torch.nn.Linear(64, words, bias=words < 100)
 
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
             return self.head(self.table(tokens).relu())
 
     torch.manual_seed(0)
     batches = [(torch.randint(50, (1, 5)),) for _ in range(3)]
-    for bits in (4, 8):
-        program = ingot.capture(Net().eval(), batches[0])
+    for bits, words in ((4, 50), (8, 50), (8, 20_000)):
+        program = ingot.capture(Net(words).eval(), batches[0])
         asked = weights_from({"scheme": "8da4w", "embedding_bits": bits, "head_bits": bits})
         made = chosen_weights(program.module, asked, []).applied(program.module)
         with torch.no_grad():

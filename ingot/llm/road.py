@@ -14,6 +14,7 @@ from ingot.casting import Casting
 from ingot.llm.checkpoint import Checkpoint
 from ingot.llm.decoder import BEFORE, ROOM, Decoder, keep, room_for, with_room
 from ingot.llm.text import Shape
+from ingot.memory import give_back
 from ingot.targets import find
 from ingot.weights.cast import cast_weights
 from ingot.weights.moments import watching
@@ -33,6 +34,7 @@ def cast(
     with watching(decoder) as seen:
         for tokens in windows[:: -(-len(windows) // MOST) or 1]:
             decoder.read(tokens)
+    give_back()
     program = _captured(decoder, 1, target)
     batches = steps_of(decoder, read[0][:CHECKED]) if read else []
     recipe = {"lend_inputs": True}  # keys and values are megabytes

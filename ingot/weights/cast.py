@@ -47,9 +47,11 @@ def cast_weights(
     form = legalized(program, backend, settings)
     with steps("quantize"):
         chosen = chosen_weights(form.program.module, asked, batches, seen, backend.gains_in_norms)
+        give_back()
         parts = {n: legalized(p, backend, settings).program for n, (p, _) in (others or {}).items()}
         methods = {n: (p, chosen.applied(p.module)) for n, p in parts.items()}
         quantized, layers = chosen.applied(form.program.module), chosen.layers
+        del chosen  # a table's numbers are packed by now
     give_back()
     facts = (form.program.module, backend, form.program.fingerprint, form.rewrites)
     made = planned(unquantized(*facts, "only weights are quantized"), layers, asked)

@@ -85,7 +85,7 @@ def _weight(module: GraphModule, node: Node, layer: Layer, r: Rounded) -> Node:
         zeros = add_constant(module, torch.zeros(layer.rows, dtype=torch.int64), f"{layer.name}_zeros", node)
         return _call(node, ops.dequantize_per_channel.default, codes, scales, zeros, 0, low, high, torch.int8)
     scales = add_constant(module, r.scales, f"{layer.name}_scales", node)
-    zeros = add_constant(module, torch.zeros_like(r.scales), f"{layer.name}_zeros", node)
+    zeros = add_constant(module, r.zeros, f"{layer.name}_zeros", node)
     numbers = (low, high, torch.int8, layer.group, torch.float32)
     return _call(node, ops.dequantize_per_channel_group.default, codes, scales, zeros, *numbers)
 
@@ -101,13 +101,7 @@ def _embedding(module: GraphModule, node: Node, layer: Layer, r: Rounded) -> Non
         codes = add_constant(module, r.codes, f"{layer.name}_codes", node)
         made = _call(node, ops.embedding_byte.default, codes, scales, None, low, high, indices)
     else:
-        codes = add_constant(module, _packed(r.codes), f"{layer.name}_codes", node)
+        codes = add_constant(module, r.packed, f"{layer.name}_codes", node)
         made = _call(node, ops.embedding_4bit.dtype, codes, scales, None, low, high, indices, dtype=torch.float32)
     node.replace_all_uses_with(made)
     module.graph.erase_node(node)
-
-
-def _packed(codes: torch.Tensor) -> torch.Tensor:
-    """Two numbers of four bits a byte, the first in the upper half, counted from -8."""
-    shifted = (codes + 8).to(torch.uint8)
-    return (shifted[:, ::2] << 4) | shifted[:, 1::2]

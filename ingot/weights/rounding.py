@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -18,6 +19,17 @@ class Rounded:
 
     codes: Tensor
     scales: Tensor
+
+    @cached_property
+    def zeros(self) -> Tensor:
+        """Of the scales' shape, one for all methods that have this weight."""
+        return torch.zeros_like(self.scales)
+
+    @cached_property
+    def packed(self) -> Tensor:
+        """Two numbers of four bits a byte, the first in the upper half, counted from -8; one for all methods."""
+        shifted = (self.codes + 8).to(torch.uint8)
+        return (shifted[:, ::2] << 4) | shifted[:, 1::2]
 
     @property
     def real(self) -> Tensor:
