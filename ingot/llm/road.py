@@ -17,6 +17,7 @@ from ingot.llm.text import Shape
 from ingot.memory import give_back
 from ingot.targets import find
 from ingot.weights.cast import cast_weights
+from ingot.weights.choice import weights_from
 from ingot.weights.moments import watching
 
 PREFILL = 32  # tokens of a prompt that are read at once
@@ -31,8 +32,9 @@ def cast(
     """The decoder as a program for one token at a time; `texts` say how its weights are rounded best."""
     decoder, read = Decoder(checkpoint.model, context).eval(), [tokens_of(checkpoint, t) for t in texts]
     windows = [tokens[i : i + context] for tokens in read for i in range(0, len(tokens), context)]
+    asked = weights_from(weights)
     with watching(decoder) as seen:
-        for tokens in windows[:: -(-len(windows) // MOST) or 1]:
+        for tokens in windows[:: -(-len(windows) // MOST) or 1] if asked.by_data else ():
             decoder.read(tokens)
     give_back()
     program = _captured(decoder, 1, target)
@@ -42,7 +44,7 @@ def cast(
     prefill = _captured(decoder, many, target)
     others = {"prefill": (prefill, [given for tokens in read[:PROMPTS] for given in chunks_of(decoder, tokens, many)])}
     seen_by = seen if read else None
-    casting = cast_weights(program, target, weights, batches, recipe, seen=seen_by, others=others, **how)
+    casting = cast_weights(program, target, asked, batches, recipe, seen=seen_by, others=others, **how)
     return casting, Shape(context, decoder.layers, decoder.heads, _stops(checkpoint.model), many)
 
 

@@ -41,6 +41,11 @@ class Weights:
             raise InputError("embeddings and heads have 4 or 8 bits")
 
     @property
+    def by_data(self) -> bool:
+        """Rounded with what each layer reads in mind, where that is known."""
+        return self.method in ("auto", "gptq")
+
+    @property
     def how(self) -> Scheme:
         return SCHEMES[self.scheme]
 

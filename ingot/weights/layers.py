@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -37,18 +37,19 @@ class Rounding:
 
     def all(self, layers: Sequence[Layer]) -> dict[str, Rounded]:
         """One weight in one form is rounded once: an embedding has the numbers of a head that it is tied to."""
-        keys, first = {n.name: self._key(n) for n in layers}, dict[Any, Layer]()
+        keys, first, made = {n.name: self._key(n) for n in layers}, dict[Any, Layer](), dict[Any, Rounded]()
         for layer in sorted(layers, key=lambda n: n.kind, reverse=True):  # linears first: they have read something
             first.setdefault(keys[layer.name], layer)
-        together = dict[Any, list[Any]]()
-        for key, layer in first.items():
-            together.setdefault(self._company(layer), []).append(key)
-        made = dict[Any, Rounded]()
-        for same in together.values():
-            alike = [first[key] for key in same]
-            made |= zip(same, self._rounded(alike), strict=True)
+        for alike in self._together(first.values()):
+            made |= zip((keys[n.name] for n in alike), self._rounded(alike), strict=True)
             self._forget(alike)
         return {name: made[key] for name, key in keys.items()}
+
+    def _together(self, layers: Iterable[Layer]) -> Iterable[list[Layer]]:
+        found = dict[Any, list[Layer]]()
+        for layer in layers:
+            found.setdefault(self._company(layer), []).append(layer)
+        return found.values()
 
     def _forget(self, layers: Sequence[Layer]) -> None:
         """What they read: of a whole model that is as large as half of it."""
@@ -93,9 +94,11 @@ class Rounding:
 
     def noises(self, layers: Sequence[Layer]) -> dict[str, float]:
         """The share of each layer's result that will be error; none where it came rounded."""
-        left = [n for n in layers if n.name not in self.known]
-        found = {n.name: noise(self._weight(n), n, self._moments(n)) for n in left}
-        return dict.fromkeys(self.known, 0.0) | found
+        found = dict.fromkeys(self.known, 0.0)
+        for alike in self._together(n for n in layers if n.name not in self.known):
+            moments = self._moments(alike[0])
+            found |= {n.name: noise(self._weight(n), n, moments) for n in alike}
+        return found
 
 
 def _newly_rounded(weight: Tensor, layer: Layer, method: str, moments: Tensor | None) -> Rounded:

@@ -67,7 +67,7 @@ def chosen_weights(
     if not layers:
         why = "no linear and no embedding has a constant weight"
         raise PlanError(f"{weights.scheme} finds nothing to do", why=why, hint="weights=None, and calibration data")
-    read = _read(module, layers, batches, seen) if weights.method in ("auto", "gptq") else {}
+    read = _read(module, layers, batches, seen) if weights.by_data else {}
     if weights.method == "gptq" and not read:
         raise PlanError("gptq has nothing to round with", why="no data was given", hint="calibration=…, or --text FILE")
     return _chosen(module, layers, read, weights, gains)

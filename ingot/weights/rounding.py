@@ -10,7 +10,8 @@ from torch import Tensor
 
 BLOCK = 32  # columns whose errors reach each other at once, and those after them by one product
 DAMPING = 0.01  # of the mean of the diagonal: inputs that hardly vary must not steer
-CLIPS = torch.linspace(0.6, 1.0, 21)  # shares of the largest number that a scale may be set by
+SHARES = (0.6, 0.68, 0.76, 0.84, 0.92, 1.0)  # of the largest number, that a scale may be set by
+NEARBY = (-0.04, -0.02, 0.02, 0.04)  # and around the best of these
 
 
 @dataclass(frozen=True)
@@ -69,16 +70,27 @@ def nearest(weight: Tensor, bits: int, group: int, moments: Tensor | None = None
 
 
 def _scales(parts: Tensor, bits: int, weighing: Tensor, dim: int) -> Tensor:
-    """Tried: several shares of the range, each with both ends; symmetric codes have one number more below."""
-    most = parts.abs().amax(dim).clamp_min_(1e-8)
-    best, least = torch.empty_like(most), torch.full_like(most, torch.inf)
-    for share in CLIPS if bits < 8 else CLIPS[-1:]:
-        scale = most * share / limits(bits)[1]
-        wide = scale.unsqueeze(dim)
-        made = (parts / wide).round_().clamp_(*limits(bits)).mul_(wide)
-        error = made.sub_(parts).square_().mul_(weighing).sum(dim)
-        best, least = torch.where(error < least, scale, best), torch.minimum(error, least)
-    return held(best, bits)
+    """By least error, of several shares of the range; symmetric codes have one number more below."""
+    whole = parts.abs().amax(dim).clamp_min_(1e-8) / limits(bits)[1]
+    if bits == 8:
+        return held(whole, bits)
+    best, least = torch.ones_like(whole), torch.full_like(whole, torch.inf)
+    for share in SHARES:
+        best, least = _better(parts, whole, torch.full_like(best, share), bits, weighing, dim, best, least)
+    middle = best
+    for more in NEARBY:
+        best, least = _better(parts, whole, (middle + more).clamp_max_(1.0), bits, weighing, dim, best, least)
+    return held(whole * best, bits)
+
+
+def _better(
+    parts: Tensor, whole: Tensor, share: Tensor, bits: int, weighing: Tensor, dim: int, best: Tensor, least: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The shares with less error, group by group, and that."""
+    scale = (whole * share).unsqueeze(dim)
+    made = (parts / scale).round_().clamp_(*limits(bits)).mul_(scale)
+    error = made.sub_(parts).square_().mul_(weighing).sum(dim)
+    return torch.where(error < least, share, best), torch.minimum(error, least)
 
 
 def held(scales: Tensor, bits: int) -> Tensor:
@@ -120,11 +132,12 @@ def _round_block(
     wanted: Tensor, columns: Tensor, feedback: Tensor, scale: Tensor, codes: Tensor, lost: Tensor, bits: int
 ) -> None:
     """Into `codes` and `lost`, what a column is off by then."""
-    for i in range(len(wanted)):
-        code = (wanted[i] / scale).round_().clamp_(*limits(bits))
-        codes[i] = code
-        torch.sub(columns[i], code.mul_(scale), out=lost[i])
-        wanted[i + 1 :].addr_(feedback[i, i + 1 :], lost[i])
+    made = torch.empty_like(wanted)
+    for i, (now, code, true, off) in enumerate(zip(*(t.unbind() for t in (wanted, made, columns, lost)), strict=True)):
+        torch.div(now, scale, out=code).round_().clamp_(*limits(bits))
+        torch.addcmul(true, code, scale, value=-1, out=off)
+        wanted[i + 1 :].addr_(feedback[i, i + 1 :], off)
+    codes.copy_(made)
 
 
 def _feedback(moments: Tensor) -> tuple[Tensor, Tensor]:
@@ -132,7 +145,7 @@ def _feedback(moments: Tensor) -> tuple[Tensor, Tensor]:
 
     moments = V D V^T with ones on the diagonal of V and zeros below it: Cholesky of the matrix, mirrored.
     """
-    damped = moments.double()
-    damped.diagonal().add_(DAMPING * moments.diagonal().mean())
-    upper = torch.linalg.cholesky(damped.flip(0, 1)).flip(0, 1)
-    return (upper / upper.diagonal()).float(), upper.diagonal().square().float()
+    mirrored = moments.flip(0, 1).double()
+    mirrored.diagonal().add_(DAMPING * moments.diagonal().mean())
+    upper = torch.linalg.cholesky(mirrored).flip(0, 1).float()
+    return upper / upper.diagonal(), upper.diagonal().square()
