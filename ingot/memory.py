@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 SOME = 300_000  # objects: a graph of a large model, as one of many passes leaves it behind
-LARGE, THRESHOLD = 4 << 20, -3  # bytes; glibc's number for the size from which a block is mapped on its own
+LARGE, THRESHOLD = 1 << 20, -3  # bytes; glibc's number for the size from which a block is mapped on its own
 
 
 def give_back() -> None:

@@ -14,6 +14,7 @@ import ingot
 from ingot.cli import main
 from ingot.llm import checkpoint, library, road, text
 from ingot.llm.decoder import Decoder
+from ingot.llm.sample import SAMPLE
 from ingot.targets.pieces import read
 from ingot.weights.moments import watching
 
@@ -240,3 +241,16 @@ def test_the_shell_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
 def test_a_folder_that_is_no_decoder(tmp_path: Path) -> None:
     with pytest.raises(ingot.IngotError, match="holds no decoder"):
         text.open_session(tmp_path)
+
+
+def test_without_a_text_a_sample_is_read(tmp_path: Path) -> None:
+    """And the user is told that another would do better."""
+    found = checkpoint.Checkpoint(tiny(), Letters(), "tiny")
+    alone, _ = road.cast(found, target="xnnpack", weights="8da4w", context=64)
+    told, _ = road.cast(found, target="xnnpack", weights="8da4w", context=64, texts=list(SAMPLE))
+    assert alone.pte == told.pte
+    assert road.UNTOLD in alone.notes
+    assert road.UNTOLD not in told.notes
+    nearest, _ = road.cast(found, target="xnnpack", weights="8da4w,method=nearest", context=64)
+    assert nearest.pte != alone.pte
+    assert all(alone.check.outputs[i].sqnr_db > nearest.check.outputs[i].sqnr_db for i in (0, 1))

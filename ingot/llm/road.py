@@ -13,6 +13,7 @@ from ingot.capture import Program
 from ingot.casting import Casting
 from ingot.llm.checkpoint import Checkpoint
 from ingot.llm.decoder import BEFORE, ROOM, Decoder, keep, room_for, with_room
+from ingot.llm.sample import SAMPLE
 from ingot.llm.text import Shape
 from ingot.memory import give_back
 from ingot.targets import find
@@ -23,14 +24,19 @@ from ingot.weights.moments import watching
 PREFILL = 32  # tokens of a prompt that are read at once
 MOST = 32  # windows of the context's length: more hardly changes how weights are rounded
 CHECKED = 8  # tokens of the first text that the program is verified on, one after the other
+UNTOLD = "no text was given: rounded and verified on a sample; texts like those it will read (--text) do better"
 PROMPTS = 4  # texts whose starts are read as prompts to verify that: of one, two rows of logits would be compared
 
 
 def cast(
     checkpoint: Checkpoint, *, target: str, weights: Any, context: int = 256, texts: Iterable[str] = (), **how: Any
 ) -> tuple[Casting, Shape]:
-    """The decoder as a program for one token at a time; `texts` say how its weights are rounded best."""
-    decoder, read = Decoder(checkpoint.model, context).eval(), [tokens_of(checkpoint, t) for t in texts]
+    """The decoder as a program for one token at a time; `texts` say how its weights are rounded best.
+
+    It is verified on them too. Where none are given a sample is better than nothing, by far.
+    """
+    given = list(texts)
+    decoder, read = Decoder(checkpoint.model, context).eval(), [tokens_of(checkpoint, t) for t in given or SAMPLE]
     windows = [tokens[i : i + context] for tokens in read for i in range(0, len(tokens), context)]
     asked = weights_from(weights)
     with watching(decoder) as seen:
@@ -38,13 +44,15 @@ def cast(
             decoder.read(tokens)
     give_back()
     program = _captured(decoder, 1, target)
-    batches = steps_of(decoder, read[0][:CHECKED]) if read else []
+    batches = steps_of(decoder, read[0][:CHECKED])
     recipe = {"lend_inputs": True}  # keys and values are megabytes
     many = min(PREFILL, context)
     prefill = _captured(decoder, many, target)
-    others = {"prefill": (prefill, [given for tokens in read[:PROMPTS] for given in chunks_of(decoder, tokens, many)])}
-    seen_by = seen if read else None
-    casting = cast_weights(program, target, asked, batches, recipe, seen=seen_by, others=others, **how)
+    prompts = [inputs for tokens in read[:PROMPTS] for inputs in chunks_of(decoder, tokens, many)]
+    others = {"prefill": (prefill, prompts)}
+    casting = cast_weights(program, target, asked, batches, recipe, seen=seen, others=others, **how)
+    if not given:
+        casting = replace(casting, notes=(*casting.notes, UNTOLD))
     return casting, Shape(context, decoder.layers, decoder.heads, _stops(checkpoint.model), many)
 
 

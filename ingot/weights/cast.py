@@ -57,8 +57,10 @@ def cast_weights(
     made = planned(unquantized(*facts, "only weights are quantized"), layers, asked)
     made = replace(made, settings={**settings.remembered, "weights": asked.scheme})
     casting = lowered(program, form.program, quantized, made, backend, settings, steps, methods, in_double=False)
+    give_back()
     done = verified(replace(casting, layers=layers), batches or [program.example_inputs], steps, on_mismatch)
     for name, evidence in casting.evidence.others.items():
+        give_back()
         done = _with_method(done, evidence, (others or {})[name][1], steps, on_mismatch)
     return done
 
