@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 import torch
 from torch.fx import GraphModule, Interpreter, Node
@@ -39,21 +39,26 @@ def told(node: Node, errors: dict[str, float]) -> str:
 def error_along(program: Program, quantized: GraphModule, batch: tuple[torch.Tensor, ...]) -> dict[str, float]:
     """SQNR in dB of each float value in the quantized graph against the float graph, in graph order."""
     want = _values(program.module, batch, program.state)
-    got = _values(quantized, batch, program.state)
+    got = _values(quantized, batch, program.state, want)
     return {n: sqnr(want[n].double(), got[n].double()) for n in want if n in got and got[n].shape == want[n].shape}
 
 
 def _values(
-    module: GraphModule, batch: tuple[torch.Tensor, ...], state: dict[str, torch.Tensor]
+    module: GraphModule,
+    batch: tuple[torch.Tensor, ...],
+    state: dict[str, torch.Tensor],
+    only: Container[str] | None = None,
 ) -> dict[str, torch.Tensor]:
+    """Those of the names in `only`, where that is given: weights that are dequantized are values too, large ones."""
     found: dict[str, torch.Tensor] = {}
 
     class Keep(Interpreter):
         def run_node(self, n: Node) -> object:
             out = super().run_node(n)
             if n.op == "call_function" and isinstance(out, torch.Tensor) and out.dtype.is_floating_point:
-                name, value = as_it_was(_stored_value(n), out.detach().clone())
-                found[name] = value
+                name, value = as_it_was(_stored_value(n), out.detach())
+                if only is None or name in only:
+                    found[name] = value.clone()
             return out
 
     restore_state(module, state)
