@@ -97,7 +97,7 @@ def _called(node: Node, values: dict[Node, Any], i: int) -> Any:
 
 def _only_multiplied(node: Node) -> bool:
     """By values, as the weight of a linear without a bias."""
-    return all(str(u.target) == LINEAR and len(u.args) == 2 and u.args[1] is node for u in node.users)
+    return all(str(u.target) == LINEAR and len(u.args) == 2 and not u.kwargs and u.args[1] is node for u in node.users)
 
 
 def _multiplied(node: Node, values: dict[Node, Any], many: int) -> _Each:

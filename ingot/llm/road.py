@@ -35,8 +35,8 @@ def cast(
 
     It is verified on them too. Where none are given a sample is better than nothing, by far.
     """
-    given = list(texts)
-    decoder, read = Decoder(checkpoint.model, context).eval(), [tokens_of(checkpoint, t) for t in given or SAMPLE]
+    decoder, given = Decoder(checkpoint.model, context).eval(), [t for t in texts if t.strip()]
+    read = [tokens_of(checkpoint, t) for t in given or SAMPLE]
     windows = [tokens[i : i + context] for tokens in read for i in range(0, len(tokens), context)]
     asked = weights_from(weights)
     with watching(decoder) as seen:

@@ -19,7 +19,7 @@ def noise(weight: Tensor, layer: Layer, moments: Tensor | None) -> float:
     loud = torch.ones(layer.width) if moments is None else moments.diagonal()
     lost = (steps.square() @ loud.view(-1, layer.group).sum(1)).sum() / 12
     whole = weight.square().sum() if moments is None else (weight @ moments * weight).sum()
-    return float(lost / whole)
+    return float(lost / whole.clamp_min(1e-30))
 
 
 def widened(layers: Sequence[Layer], noises: Mapping[str, float], most_bytes: int) -> tuple[Layer, ...]:

@@ -5,11 +5,13 @@ A program with all its weights changed would be as large again.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
 from ingot.weights.moments import Read
+from ingot.weights.scheme import Layer
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,7 +31,7 @@ class Change:
         return made if self.rows is None else made * self.rows[some, None]
 
     def bias(self, bias: Tensor) -> Tensor:
-        made = bias.detach() if self.outside is None else self.outside @ bias.detach()
+        made = bias.detach().float() if self.outside is None else self.outside @ bias.detach().float()
         return made if self.rows is None else made * self.rows
 
     def read(self, read: Read) -> Read:
@@ -38,8 +40,17 @@ class Change:
     @property
     def key(self) -> tuple[object, ...]:
         """The same for the same numbers: a weight that is used twice is stored once."""
-        vectors = (None if t is None else t.numpy().tobytes() for t in (self.columns, self.rows))
+        vectors = (None if t is None else t.float().numpy().tobytes() for t in (self.columns, self.rows))
         return id(self.inside), id(self.outside), *vectors
 
 
 NONE = Change()
+
+
+def apart(layers: Sequence[Layer], changes: Mapping[str, Change]) -> tuple[Layer, ...]:
+    """A weight that is used twice and changed in two ways is two: both are stored."""
+
+    def same(layer: Layer) -> bool:
+        return changes.get(layer.name, NONE).key == changes.get(layer.same_as, NONE).key
+
+    return tuple(layer if not layer.same_as or same(layer) else replace(layer, same_as="") for layer in layers)

@@ -111,7 +111,7 @@ def on_grids(module: GraphModule, layers: Sequence[Layer]) -> dict[str, Rounded]
     """Of the weights that somebody rounded before."""
     nodes = {n.name: n for n in module.graph.nodes}
     found = {layer.name: _on_grid(weight_of(nodes[layer.name]).detach(), layer) for layer in layers}
-    return {name: rounded for name, rounded in found.items() if rounded is not None}
+    return {name: rounded for name, rounded in found.items() if rounded is not None and rounded.codes.any()}
 
 
 def _on_grid(weight: Tensor, layer: Layer) -> Rounded | None:

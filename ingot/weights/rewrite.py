@@ -41,7 +41,8 @@ def put_biases(made: GraphModule, changes: Mapping[str, Change]) -> None:
     """Of linears that give another value than they did."""
     for node in list(made.graph.nodes):
         change = changes.get(node.name, NONE)
-        bias = constant_of(node.args[2]) if len(node.args) > 2 and node.target is aten.linear.default else None
+        last = node.args[2] if len(node.args) > 2 and node.target is aten.linear.default else None
+        bias = constant_of(last) if isinstance(last, Node) else None
         if bias is not None and (change.outside is not None or change.rows is not None):
             node.update_arg(2, add_constant(made, change.bias(bias), f"{node.name}_bias", node))
 

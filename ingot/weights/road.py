@@ -12,7 +12,7 @@ from ingot.errors import PlanError
 from ingot.graph import copied, now_another
 from ingot.plan.model import Decision, Plan, Slot
 from ingot.weights.bits import narrow, widened
-from ingot.weights.changes import Change
+from ingot.weights.changes import Change, apart
 from ingot.weights.choice import Weights
 from ingot.weights.layers import Rounding, on_grids
 from ingot.weights.moments import Moments, Read, by_layer, moments_of
@@ -78,11 +78,14 @@ def _chosen(
 ) -> Chosen:
     known = on_grids(module, layers)
     turn = turned(module, layers, known, gains) if weights.rotate else None
+    layers = apart(layers, turn.changes if turn else {})
     rounding = Rounding(module, turn.changes if turn else {}, read, known, weights.method)
     if weights.most_bytes is not None:
         layers = widened(layers, rounding.noises(narrow(layers)), weights.most_bytes)
-    even = evened(module, layers, read, rounding.changes, known) if weights.how.dynamic else []
-    rounded = replace(rounding, changes=with_even(rounding.changes, even)).all(layers)
+        turn = turn.settled(module, layers) if turn else None
+    changes = turn.changes if turn else {}
+    even = evened(module, layers, read, changes, known) if weights.how.dynamic else []
+    rounded = replace(rounding, changes=with_even(changes, even)).all(layers)
     return Chosen(layers, rounded, turn, even, weights.how.dynamic)
 
 

@@ -80,6 +80,12 @@ def weight_of(node: Node) -> torch.Tensor:
     return found
 
 
+def has_known_bias(linear: Node) -> bool:
+    """A constant, or none: else it cannot change with the weight."""
+    bias = linear.args[2] if len(linear.args) > 2 else linear.kwargs.get("bias")
+    return bias is None or (isinstance(bias, Node) and constant_of(bias) is not None and "bias" not in linear.kwargs)
+
+
 def _is_head(node: Node) -> bool:
     """What it gives is returned, at once or moved about: logits of tokens."""
     seen: Sequence[Node] = [node]

@@ -1,24 +1,26 @@
 """linear(x, w) -> linear(x / s, w * s): channels that stand out take the range of a whole token, weights have room
 
 Where activations are rounded by token, one loud channel makes the steps of all the others coarse. What is divided out
-of it is multiplied into the weights, which have a scale a row (SmoothQuant, Xiao et al., 2022); how much is weighed by
-the noise that both roundings are expected to add. Where x is a product, the linear that gives one factor divides.
+of it is multiplied into the weights, which have a scale a row (SmoothQuant, Xiao et al., 2022), where both roundings
+are expected to add less noise then. Where x is a product, the linear that gives one factor divides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from ingot.graph import add_constant, call
+from ingot.errors import PlanError
+from ingot.graph import add_constant, call, value_of
 from ingot.weights.changes import NONE, Change
 from ingot.weights.moments import Read
 from ingot.weights.rewrite import rounded_by_model
-from ingot.weights.scheme import Layer, weight_of
+from ingot.weights.scheme import Layer, has_known_bias, weight_of
 from ingot.weights.stream import gain_of
 
 aten = torch.ops.aten
@@ -39,8 +41,12 @@ class Even:
         wanted = {*self.readers, self.source}
         nodes = {n.name: n for n in module.graph.nodes if n.name in wanted}
         readers = [nodes[n] for n in self.readers]
+        x: Any = readers[0].args[0]
+        if len({n.args[0] for n in readers}) > 1 or (self.source and not _divides(nodes[self.source], x, readers)):
+            why = f"{readers[0].name} reads something else in one of them"
+            raise PlanError("the methods of this model are not alike", why=why, hint="method=nearest")
         if self.source is not None:
-            return dict.fromkeys((nodes[self.source], readers[0].args[0]), self.factors)  # type: ignore[arg-type]
+            return dict.fromkeys((nodes[self.source], x), self.factors)
         _divide(module, readers, self.factors)
         return {}
 
@@ -78,10 +84,15 @@ def _readers(module: GraphModule, wanted: Collection[str]) -> dict[Node, list[No
 
 def _source(x: Node, readers: Sequence[Node], linears: Collection[str]) -> str | None:
     """A linear that nobody but these depends on, one factor of x."""
-    if x.target is not aten.mul.Tensor or not set(x.users) <= set(readers):
-        return None
     factors = [n for n in x.all_input_nodes if n.name in linears and n.target is aten.linear.default]
-    return next((n.name for n in factors if set(n.users) == {x} and x.args[0] is not x.args[1]), None)
+    return next((n.name for n in factors if _divides(n, x, readers)), None)
+
+
+def _divides(linear: Node, x: Node, readers: Sequence[Node]) -> bool:
+    """Divided by numbers, it divides what these read and nothing else."""
+    product = x.target is aten.mul.Tensor and set(x.users) <= set(readers) and x.args[0] is not x.args[1]
+    wide = value_of(linear).shape[-1] == value_of(x).shape[-1]
+    return product and wide and set(linear.users) == {x} and has_known_bias(linear)
 
 
 def _factors(weights: list[Tensor], read: Read) -> Tensor | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -16,10 +17,11 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from ingot.graph import constant_of, value_of
-from ingot.weights.scheme import Layer
+from ingot.weights.scheme import Layer, has_known_bias
 
 aten = torch.ops.aten
 NEAR = 1e-4  # of the largest number: float32 through a norm keeps more
+SCALES = (0.01, 1.0, 1000.0)  # of the numbers that are drawn: a clip acts on loud ones, an offset on quiet ones
 SEED = 20
 
 
@@ -48,6 +50,7 @@ class Stream:
         return frozenset({*self.tables, *self.writers, *self.readers})
 
 
+@lru_cache(maxsize=4)
 def turn(width: int) -> Tensor:
     """An orthogonal matrix, the same one every time: no channel stands out behind it."""
     drawn = torch.randn(width, width, dtype=torch.float64, generator=torch.Generator().manual_seed(SEED))
@@ -71,7 +74,7 @@ class _Search:
 
     def __init__(self, layers: Sequence[Layer], width: int) -> None:
         self.layers, self.width, self.turn = {layer.name: layer for layer in layers}, width, turn(width)
-        self.kinds, self.passed = dict[Node, str](), set[Node]()
+        self.kinds, self.passed, self.gains = dict[Node, str](), set[Node](), dict[Node, Tensor | None]()
         self.tables, self.writers, self.readers = list[str](), list[str](), dict[str, Reader]()
 
     def found(self) -> Stream:
@@ -118,7 +121,8 @@ class _Search:
         product = self._product_before(x)
         if product is None or not self._is_gain(product, x):
             return False
-        self.readers[node.name] = Reader(product.name, gain_of(product)[1])
+        gain = self.gains.setdefault(product, gain_of(product)[1])  # one for all that read it
+        self.readers[node.name] = Reader(product.name, gain)
         return True
 
     def _product_before(self, x: Any) -> Node | None:
@@ -131,10 +135,11 @@ class _Search:
     def _is_gain(self, product: Node, x: Node) -> bool:
         """Without it x would be turned, and times the gains be x; nothing but linears reads what comes of it."""
         eye, gain = torch.eye(self.width), gain_of(product)[1]
-        as_is, plain = _computed(x, self.kinds, eye), _computed(x, self.kinds, eye, product)
-        turned = _computed(x, self.kinds, self.turn, product)
-        fits = _near(as_is, plain * gain) and _near(plain @ self.turn.T, turned)
-        return fits and self._private(product)
+        ways = ((eye, None), (eye, product), (self.turn, product))
+        as_is, plain, turned = (_computed(x, self.kinds, by, 1.0, skip) for by, skip in ways)
+        if not _is_float(plain) or plain.shape[-1:] != (self.width,):
+            return False
+        return _near(as_is, plain * gain) and _near(plain @ self.turn.T, turned) and self._private(product)
 
     def _private(self, product: Node) -> bool:
         after = [u for u in product.users if not self._is_linear(u)]
@@ -164,12 +169,17 @@ class _Search:
             if len(read) != 1 or way[0].op != "call_function":
                 return []
             way.insert(0, read[0])
-        return way if self.layers[way[0].name].rows == self.width else []
+        return way if self.layers[way[0].name].rows == self.width and has_known_bias(way[0]) else []
 
     def _tried(self, node: Node) -> str:
+        """Alike for quiet numbers and for loud ones: something may act on the latter alone."""
+        found = {self._tried_at(node, scale) for scale in SCALES}
+        return found.pop() if len(found) == 1 else "between"
+
+    def _tried_at(self, node: Node, scale: float) -> str:
         """Computed from the nearest values that are known, as these are and when they are turned."""
         try:
-            as_is, turned = (_computed(node, self.kinds, by) for by in (torch.eye(self.width), self.turn))
+            as_is, turned = (_computed(node, self.kinds, by, scale) for by in (torch.eye(self.width), self.turn))
         except (RuntimeError, TypeError, ValueError, IndexError):  # numbers that were drawn are nothing for it
             return "between"
         if _near(as_is, turned):
@@ -178,17 +188,23 @@ class _Search:
         return "turned" if fits and _near(as_is @ self.turn.T, turned) else "between"
 
 
-def _computed(node: Node, kinds: Mapping[Node, str], turned_by: Tensor, skip: Node | None = None) -> Any:
+def _computed(node: Node, kinds: Mapping[Node, str], turned_by: Tensor, scale: float, skip: Node | None = None) -> Any:
     """`skip` is passed over: what it multiplies with its gains is taken instead."""
+    known = dict[Node, Any]()
 
     def value(n: Node) -> Any:
+        if n not in known:
+            known[n] = made(n)
+        return known[n]
+
+    def made(n: Node) -> Any:
         if n is skip:
             return value(gain_of(n)[0])
         if (constant := constant_of(n)) is not None:
             return constant.detach()
         kind = None if n is node else kinds.get(n)
         if kind in ("turned", "same") and isinstance(value_of(n), Tensor):
-            return _drawn(n) @ turned_by.T if kind == "turned" else _drawn(n).abs()
+            return scale * _drawn(n) @ turned_by.T if kind == "turned" else _drawn(n).abs()
         return n.target(*torch.fx.map_arg(n.args, value), **torch.fx.map_arg(n.kwargs, value))  # type: ignore[operator]
 
     return value(node)
@@ -203,7 +219,12 @@ def _drawn(node: Node) -> Tensor:
 def _near(a: Any, b: Any) -> bool:
     if isinstance(a, int):
         return bool(a == b)
-    return _is_float(a) and a.shape == b.shape and float((a - b).abs().max()) <= NEAR * float(a.abs().max())
+    return (
+        _is_float(a)
+        and a.numel() > 0
+        and a.shape == b.shape
+        and float((a - b).abs().max()) <= NEAR * float(a.abs().max())
+    )
 
 
 def _is_float(x: Any) -> bool:

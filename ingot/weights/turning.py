@@ -8,7 +8,7 @@ et al., 2024). A head that is tied to its table reads one product more, so that 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -34,12 +34,19 @@ class Turned:
 
     @property
     def changes(self) -> dict[str, Change]:
-        read = {n: Change(self.by, None if n in self.tied else r.gain) for n, r in self.stream.readers.items()}
-        return {
-            **dict.fromkeys(self.stream.tables, Change(self.by)),
-            **dict.fromkeys(self.stream.writers, Change(outside=self.by)),
-            **read,
-        }
+        """By layer; one may read it and write to it."""
+        tables, both = dict.fromkeys(self.stream.tables, Change(self.by)), {*self.stream.writers, *self.stream.readers}
+        return {**tables, **{n: self._change(n) for n in both}}
+
+    def _change(self, name: str) -> Change:
+        reader, outside = self.stream.readers.get(name), self.by if name in self.stream.writers else None
+        if reader is None:
+            return Change(outside=outside)
+        return Change(self.by, None if name in self.tied else reader.gain, outside)
+
+    def settled(self, module: GraphModule, layers: Sequence[Layer]) -> Turned:
+        """When the form of each layer is known: which heads have the numbers of a table."""
+        return replace(self, tied=_tied(module, self.stream, {layer.name: layer for layer in layers}))
 
     def put(self, module: GraphModule, layers: Sequence[Layer]) -> dict[Node, Tensor | None]:
         """Readers without their norms' gains, which are in the weights now; the values that are others then.
