@@ -91,7 +91,7 @@ def run_and_compare(casting: Casting, batches: Iterable[Any]) -> Check:
 
 
 def left_its_graph(check: Check, recipe: Recipe) -> bool:
-    """It failed, and not by rounding alone: it is about as far from its graph as from the float model."""
+    """It failed, and not by rounding alone: it is not much nearer to its graph than to the float model."""
     bad = [o for o in check.outputs if o.problem is not None and o.faithful_db < recipe.min_faithful_db]
     return any(not o.faithful_db > o.sqnr_db + WELL_DB for o in bad)
 

@@ -48,7 +48,7 @@ def test_a_step_is_the_model(kind: str) -> None:
         decoder = Decoder(model, 8)
         steps = road.steps_of(decoder, tokens)
         made = torch.cat([decoder(*step)[0] for step in steps])
-        whole = decoder(*decoder.whole(tokens))[0]
+        whole = decoder(*decoder.given(tokens, decoder.empty(8), 0))[0]
         again = model(torch.tensor([tokens])).logits[0]
     torch.testing.assert_close(made, wanted, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(whole[0], wanted[-1], rtol=1e-4, atol=1e-4)
@@ -81,7 +81,7 @@ def test_a_head_is_looked_at_for_more_than_ends_of_texts() -> None:
     with watching(decoder) as seen:
         assert decoder.read(tokens).shape == (6, 256)
     with watching(decoder) as wanted:
-        assert decoder(*decoder.whole(tokens))[0].shape == (1, 256)
+        assert decoder(*decoder.given(tokens, decoder.empty(8), 0))[0].shape == (1, 256)
     assert seen.counts.pop("model.lm_head") == 6
     assert wanted.counts.pop("model.lm_head") == 1
     for name in seen.counts:

@@ -10,9 +10,12 @@ import torch
 import torch.nn as nn
 
 import ingot
+from ingot.casting import Check, OutputCheck
 from ingot.compare import measure, sqnr
+from ingot.finishing import left_its_graph
 from ingot.instep import in_step
 from ingot.plan.model import Slot
+from ingot.recipe import Recipe
 
 
 class Net(nn.Module):
@@ -127,3 +130,10 @@ def test_in_step_gives_what_each_batch_gives_alone() -> None:
             alone = [made(*b) for b in batches]
         for a, b in zip(in_step(made, batches), alone, strict=True):
             assert torch.equal(a[0], b[0])
+
+
+@pytest.mark.parametrize(("to_float", "to_graph", "left"), [(0.1, 56.0, False), (4.0, 5.0, True), (8.0, 80.0, False)])
+def test_rounding_is_not_the_backends_fault(to_float: float, to_graph: float, left: bool) -> None:
+    """An artefact that computes a graph which is too coarse has not left it."""
+    output = OutputCheck("out", to_float, 1.0, to_float, to_graph, "far from the float model")
+    assert left_its_graph(Check("here", 1, (output,), passed=False), Recipe()) is left

@@ -188,10 +188,6 @@ class Decoder(nn.Module):
             config._attn_implementation, inner.rotary_emb = before, rotary
             _step.reset(token)
 
-    def whole(self, tokens: list[int]) -> tuple[Tensor, ...]:
-        """Inputs for a text at once, with nothing before it."""
-        return self.given(tokens[: self.context], self.empty(room_for(len(tokens), self.context)), 0)
-
     def example(self, many: int) -> tuple[Tensor, ...]:
         """Inputs for `many` new tokens, in a program with as much room as it will ever have."""
         return self.given([0] * many, self.empty(self.context), 0)
