@@ -90,8 +90,9 @@ def test_the_matrix_is_orthogonal_and_always_the_same() -> None:
 def test_a_loud_channel_does_less_harm() -> None:
     """By the artefact; what is turned can still be compared with the float program, value by value."""
     decoder = Decoder(loud(), 32).eval()
-    tokens = torch.randint(0, 256, (24,), generator=torch.Generator().manual_seed(2)).tolist()
-    program, batches = api.capture(decoder, decoder.example(1)), road.steps_of(decoder, tokens)
+    texts = torch.randint(0, 256, (12, 24), generator=torch.Generator().manual_seed(2)).tolist()
+    program = api.capture(decoder, decoder.example(1))
+    batches = [step for tokens in texts for step in road.steps_of(decoder, tokens)]
     made = {
         rotate: cast_weights(program, "xnnpack", {"scheme": "8da8w", "rotate": rotate}, batches)
         for rotate in (True, False)
@@ -208,7 +209,7 @@ def odd(kind: type[Block]) -> Block:
 @pytest.mark.parametrize("scheme", ["8da8w", "8da4w"])
 def test_odd_models_are_right_all_the_same(kind: type[Block], scheme: str) -> None:
     """By the artefact; as near to float as without turning, or nearer."""
-    batches = [(torch.randint(0, 40, (1, 5), generator=torch.Generator().manual_seed(i)),) for i in range(8)]
+    batches = [(torch.randint(0, 40, (1, 5), generator=torch.Generator().manual_seed(i)),) for i in range(60)]
     made = [
         ingot.cast(odd(kind), batches[0], target="xnnpack", weights=w, calibration=batches).check.outputs[0].sqnr_db
         for w in (scheme, f"{scheme},rotate=no")
@@ -266,7 +267,7 @@ def test_channels_evened_out_by_a_factor_are_the_same_model() -> None:
     module = captured(decoder, 1)
     layers = layers_of(module, 8, 32, 8, 8)
     downs = [layer.name for layer in layers if layer.width == 160]
-    read = {n: Read((torch.eye(160),), torch.rand(160) * 50 + 0.1) for n in downs}
+    read = {n: Read((torch.eye(160),), torch.rand(160) * 50 + 0.1, 1000) for n in downs}
     found = turned(module, layers, ())
     assert found is not None
     even = evened(module, layers, read, found.changes, ())
