@@ -56,6 +56,11 @@ def trace_pte(pte: bytes, batch: tuple[Any, ...], runs: int, *, timeout: float =
     return _served(lambda: _worker().trace(pte, batch, runs, timeout))
 
 
+def begin() -> None:
+    """Its imports, while there is other work to do."""
+    _served(_begun)
+
+
 T = TypeVar("T")
 
 
@@ -80,7 +85,7 @@ class _Refused(Exception):
 class _Worker:
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ingot-child-"))
-        self.log = self.folder / "log"
+        self.log, self.ready = self.folder / "log", False
         command = [sys.executable, "-c", START, os.pathsep.join(sys.path), str(self.folder)]
         with self.log.open("ab") as log:  # appending, so that it can be emptied between requests
             self.process = subprocess.Popen(
@@ -91,6 +96,7 @@ class _Worker:
         self._answer(
             STARTING, "the runtime did not start", "is executorch installed whole? pip install executorch==1.5.1"
         )
+        self.ready = True
 
     def run(
         self, pte: bytes, batches: Sequence[tuple[Any, ...]], timeout: float, fresh: bool, method: str
@@ -179,12 +185,18 @@ _live: _Worker | None = None
 
 
 def _worker() -> _Worker:
+    worker = _begun()
+    if not worker.ready:
+        worker.wait_until_ready()
+    return worker
+
+
+def _begun() -> _Worker:
     global _live
     if _live is not None and _live.process.poll() is not None:
         close()
     if _live is None:
         _live = _Worker()
-        _live.wait_until_ready()
     return _live
 
 

@@ -33,6 +33,7 @@ def lowered(
     program: Program, form: Program, quantized: Any, plan: Plan, target: Target, recipe: Recipe, steps: Steps,
     others: Mapping[str, tuple[Program, Any]] | None = None, in_double: bool = True,
 ) -> Casting:  # fmt: skip
+    target.get_ready()
     with steps("lower"):
         done = lower_graph(form, quantized, plan, target, others)
     parts = {MAIN: (form, quantized), **(others or {})}

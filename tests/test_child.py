@@ -58,6 +58,24 @@ def test_outputs_equal_eager_and_one_worker_serves_all(net: nn.Module, pte: byte
         torch.testing.assert_close(got, net(x), atol=1e-5, rtol=1e-5)
 
 
+def test_a_worker_that_was_begun_before_is_the_one_that_runs(net: nn.Module, pte: bytes) -> None:
+    child.close()
+    child.begin()
+    pid = worker_pid()
+    child.begin()
+    ((got,),) = run_pte(pte, [(X,)])
+    assert worker_pid() == pid
+    torch.testing.assert_close(got, net(X), atol=1e-5, rtol=1e-5)
+
+
+def test_a_worker_that_died_while_it_began_is_replaced(pte: bytes) -> None:
+    child.close()
+    child.begin()
+    os.kill(worker_pid(), signal.SIGKILL)
+    os.waitid(os.P_PID, worker_pid(), os.WEXITED | os.WNOWAIT)
+    assert len(run_pte(pte, [(X,)])) == 1
+
+
 def test_strides_arrive_as_they_were(pte: bytes) -> None:
     x = X.to(memory_format=torch.channels_last)
     assert child._portable(x).stride() == x.stride()

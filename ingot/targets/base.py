@@ -104,6 +104,7 @@ class Target:
     hints: dict[str, str] = field(default_factory=dict)
     options: Mapping[str, str] = field(default_factory=dict)  # what a recipe may set, and what for
     configured: Callable[[Mapping[str, Any]], Target] | None = None  # the same target with options set
+    get_ready: Callable[[], None] = lambda: None  # begins what a run would wait for, while it is still lowered
     lowering: Callable[[], AbstractContextManager[Any]] = nullcontext  # in force while the backend lowers
     # Sees the partitioned graph before it is written: takes aside, by the digest of a delegate's payload, the files
     # that its compiler was given or left, and tidies up.

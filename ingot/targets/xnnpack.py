@@ -188,6 +188,12 @@ def partitioners() -> list[Any]:
     return [WithConstants()]
 
 
+def get_ready() -> None:
+    from ingot.child import begin
+
+    begin()
+
+
 def run(
     pte: bytes, batches: Sequence[Any], *, files: Any = None, beside: Any = None, **limits: Any
 ) -> list[list[torch.Tensor]]:
@@ -261,6 +267,7 @@ XNNPACK = Target(
     rules=rules,
     partitioners=partitioners,
     run=run,
+    get_ready=get_ready,
     trace=trace,
     executed_on=lambda: "ExecuTorch runtime, XNNPACK delegate, in a child process",
     prices=Prices({"int8": 1.0, "float": 3.0}),
