@@ -13,6 +13,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.graph import attribute
+from ingot.memory import LARGE, leave_on_shelf
 
 Batch = tuple[torch.Tensor, ...]
 PER_ROW = "quantized_decomposed.dequantize_per_channel.default"
@@ -51,6 +52,12 @@ def in_step(module: GraphModule, batches: Sequence[Batch]) -> list[Any]:
                 return [_filled(node.args[0], values, i) for i in range(len(batches))]
             values[node] = _Each(next(inputs)) if node.op == "placeholder" else _value(module, node, values)
             for dead in last.get(node, ()):
+                if (
+                    dead.op == "get_attr"
+                    and isinstance(weight := values[dead], torch.Tensor)
+                    and weight.nbytes >= LARGE
+                ):
+                    leave_on_shelf()  # nobody reads it again
                 del values[dead]
     raise AssertionError("a graph ends with its output")
 

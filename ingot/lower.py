@@ -63,7 +63,7 @@ def lower_graph(
     parts = {MAIN: (program, quantized), **(others or {})}
     with tempfile.SpooledTemporaryFile(LARGE) as file:
         methods = _lowered(parts, plan, target, file)
-        give_back()  # the file's own pieces are in memory until here, and what passes left behind
+        give_back(graphs=True)  # the file's own pieces are in memory until here, and what passes left behind
         file.seek(0)
         return Lowered(file.read(), methods)
 

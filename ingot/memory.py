@@ -1,20 +1,65 @@
-"""Memory that was freed, given back: glibc keeps it for the next allocation, and a large model has few more to come."""
+"""Memory that nobody needs, given back.
+
+What was freed: glibc keeps it for the next allocation, and a large model has few more to come. And the float weights of
+a large model, which lie in a file: between the times that they are read its pages need not be in memory.
+"""
 
 from __future__ import annotations
 
 import ctypes
 import gc
+import mmap
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from typing import IO
+from weakref import WeakSet
+
+import torch
 
 SOME = 300_000  # objects: a graph of a large model, as one of many passes leaves it behind
+_shelves: WeakSet[mmap.mmap] = WeakSet()
 LARGE, THRESHOLD = 1 << 20, -3  # bytes; glibc's number for the size from which a block is mapped on its own
 
 
-def give_back() -> None:
-    gc.collect()
+def give_back(graphs: bool = False) -> None:
+    """Also graphs that nobody has: they refer to themselves, and are searched for among all that there is."""
+    if graphs:
+        gc.collect()
+    leave_on_shelf()
     with suppress(OSError, AttributeError):  # other libraries have no such call, and no such habit
         ctypes.CDLL("libc.so.6").malloc_trim(0)
+
+
+def put_on_shelf(model: torch.nn.Module) -> None:
+    """Large parameters in a file that is gone with them; they are the same objects, and may be written to.
+
+    Where there is no room for a file they stay where they are.
+    """
+    large = [p for p in model.parameters() if p.nbytes >= LARGE and p.is_contiguous()]
+    with suppress(OSError), tempfile.TemporaryFile() as file:
+        starts = [_written(p, file) for p in large]
+        if not starts:
+            return
+        file.flush()
+        shelf = mmap.mmap(file.fileno(), 0)
+        _shelves.add(shelf)
+        for p, start in zip(large, starts, strict=True):
+            p.data = torch.frombuffer(shelf, dtype=p.dtype, count=p.numel(), offset=start).view(p.shape)
+
+
+def leave_on_shelf() -> None:
+    """What was read of it, until it is read again."""
+    for shelf in list(_shelves):
+        with suppress(AttributeError):  # of Linux; written or not, its pages are in the file
+            shelf.madvise(mmap.MADV_DONTNEED)
+
+
+def _written(tensor: torch.Tensor, file: IO[bytes]) -> int:
+    """Where it starts: at a page, which is more than any kernel asks for."""
+    start = file.seek(-(-file.tell() // mmap.PAGESIZE) * mmap.PAGESIZE)
+    file.write(tensor.detach().flatten().view(torch.uint8).numpy().data)
+    return start
 
 
 def map_large_blocks() -> None:

@@ -10,7 +10,7 @@ import torch
 
 from ingot.errors import InputError
 from ingot.llm.library import transformers
-from ingot.memory import give_back, map_large_blocks
+from ingot.memory import give_back, map_large_blocks, put_on_shelf
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ def load(path: str | Path) -> Checkpoint:
         tokenizer = library.AutoTokenizer.from_pretrained(folder, **how)
     except Exception as e:
         raise _unreadable(place, e) from e
-    give_back()  # the file, and copies of its tensors on the way
+    put_on_shelf(model)
+    give_back(graphs=True)  # the file, and copies of its tensors on the way
     return Checkpoint(model.eval(), tokenizer, place.stem)
 
 

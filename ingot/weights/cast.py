@@ -52,12 +52,11 @@ def cast_weights(
         methods = {n: (p, chosen.applied(p.module)) for n, p in parts.items()}
         quantized, layers = chosen.applied(form.program.module), chosen.layers
         del chosen  # a table's numbers are packed by now
-    give_back()
     facts = (form.program.module, backend, form.program.fingerprint, form.rewrites)
     made = planned(unquantized(*facts, "only weights are quantized"), layers, asked)
     made = replace(made, settings={**settings.remembered, "weights": asked.scheme})
+    give_back(graphs=True)
     casting = lowered(program, form.program, quantized, made, backend, settings, steps, methods, in_double=False)
-    give_back()
     done = verified(replace(casting, layers=layers), batches or [program.example_inputs], steps, on_mismatch)
     for name, evidence in casting.evidence.others.items():
         give_back()
