@@ -19,10 +19,9 @@ from ingot.memory import give_back
 from ingot.targets import find
 from ingot.weights.cast import cast_weights
 from ingot.weights.choice import weights_from
-from ingot.weights.moments import watching
+from ingot.weights.moments import rows_for, watching
 
 PREFILL = 32  # tokens of a prompt that are read at once
-MOST = 16  # windows of the context's length: with more SmolLM2 came no nearer to float, by KL on 2,560 tokens
 CHECKED = 8  # tokens of the first text that the program is verified on, one after the other
 UNTOLD = "no text was given: rounded and verified on a sample; texts like those it will read (--text) do better"
 PROMPTS = 4  # texts whose starts are read as prompts to verify that: of one, two rows of logits would be compared
@@ -37,10 +36,9 @@ def cast(
     """
     decoder, given = Decoder(checkpoint.model, context).eval(), [t for t in texts if t.strip()]
     read = [tokens_of(checkpoint, t) for t in given or SAMPLE]
-    windows = [tokens[i : i + context] for tokens in read for i in range(0, len(tokens), context)]
     asked = weights_from(weights)
     with watching(decoder) as seen:
-        for tokens in windows[:: -(-len(windows) // MOST) or 1] if asked.by_data else ():
+        for tokens in _enough(decoder, read) if asked.by_data else ():
             decoder.read(tokens)
     give_back()
     program = _captured(decoder, 1, target)
@@ -54,6 +52,13 @@ def cast(
     if not given:
         casting = replace(casting, notes=(*casting.notes, UNTOLD))
     return casting, Shape(context, decoder.layers, decoder.heads, _stops(checkpoint.model), many)
+
+
+def _enough(decoder: Decoder, texts: list[list[int]]) -> list[list[int]]:
+    """Windows of the context's length, from all over the texts, for the widest layer to know what it reads."""
+    windows = [t[i : i + decoder.context] for t in texts for i in range(0, len(t), decoder.context)]
+    widest = max(m.in_features for m in decoder.modules() if isinstance(m, torch.nn.Linear))
+    return windows[:: max(1, round(sum(map(len, windows)) / rows_for(widest)))]
 
 
 def _captured(decoder: Decoder, many: int, target: str) -> Program:

@@ -13,12 +13,12 @@ from ingot.weights.rounding import limits
 from ingot.weights.scheme import Layer
 
 
-def noise(weight: Tensor, layer: Layer, moments: Tensor | None) -> float:
-    """The share of what the layer gives that will be error: a step in each number, over the mean square of W x."""
-    steps = weight.view(layer.rows, -1, layer.group).abs().amax(-1) / limits(layer.bits)[1]
+def noise(rows: Tensor, layer: Layer, moments: Tensor | None) -> float:
+    """The share of what these rows give that will be error: a step in each number, over the mean square of W x."""
+    steps = rows.view(len(rows), -1, layer.group).abs().amax(-1) / limits(layer.bits)[1]
     loud = torch.ones(layer.width) if moments is None else moments.diagonal()
     lost = (steps.square() @ loud.view(-1, layer.group).sum(1)).sum() / 12
-    whole = weight.square().sum() if moments is None else (weight @ moments * weight).sum()
+    whole = rows.square().sum() if moments is None else (rows @ moments * rows).sum()
     return float(lost / whole.clamp_min(1e-30))
 
 

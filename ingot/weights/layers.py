@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -11,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
+from ingot.memory import leave_on_shelf
 from ingot.weights.bits import noise
 from ingot.weights.changes import NONE, Change
 from ingot.weights.grid import recovered
@@ -19,6 +22,7 @@ from ingot.weights.rounding import Rounded, gptq, hqq, minmax, nearest
 from ingot.weights.scheme import Layer, weight_of
 
 ROWS = 8192  # at a time: a head has as many as there are words
+TELLING = 256  # rows by which it is judged how much a layer loses
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,9 +44,10 @@ class Rounding:
         keys, first, made = {n.name: self._key(n) for n in layers}, dict[Any, Layer](), dict[Any, Rounded]()
         for layer in sorted(layers, key=lambda n: n.kind, reverse=True):  # linears first: they have read something
             first.setdefault(keys[layer.name], layer)
-        for alike in self._together(first.values()):
-            made |= zip((keys[n.name] for n in alike), self._rounded(alike), strict=True)
-            self._forget(alike)
+        groups = sorted(self._together(first.values()), key=lambda g: sum(n.rows for n in g), reverse=True)
+        with _side_by_side() as workers:  # the longest first
+            for alike, rounded in zip(groups, workers.map(self._rounded, groups), strict=True):
+                made |= zip((keys[n.name] for n in alike), rounded, strict=True)
         return {name: made[key] for name, key in keys.items()}
 
     def _together(self, layers: Iterable[Layer]) -> Iterable[list[Layer]]:
@@ -55,6 +60,7 @@ class Rounding:
         """What they read: of a whole model that is as large as half of it."""
         for layer in layers:
             self.read.pop(layer.name, None)
+        leave_on_shelf()
 
     def _key(self, layer: Layer) -> Any:
         return weight_of(self._nodes[layer.name]).data_ptr(), layer.bits, layer.group, self._change(layer).key
@@ -76,6 +82,7 @@ class Rounding:
         parts = [_newly_rounded(rows, layers[0], self.method, moments) for rows in self._rows(layers)]
         codes, scales = torch.cat([p.codes for p in parts]), torch.cat([p.scales for p in parts])
         many = [layer.rows for layer in layers]
+        self._forget(layers)
         both = zip(codes.split(many), scales.split(many), strict=True)
         return [Rounded(c.clone(), s.clone()) for c, s in both]  # a file takes whole storages
 
@@ -97,8 +104,25 @@ class Rounding:
         found = dict.fromkeys(self.known, 0.0)
         for alike in self._together(n for n in layers if n.name not in self.known):
             moments = self._moments(alike[0])
-            found |= {n.name: noise(self._weight(n), n, moments) for n in alike}
+            found |= {n.name: noise(self._weight(n, _some(n)), n, moments) for n in alike}
+            leave_on_shelf()
         return found
+
+
+@contextmanager
+def _side_by_side() -> Iterator[Executor]:
+    """Each on one core: columns are short, threads within an op would wait for each other."""
+    many = torch.get_num_threads()
+    try:
+        with ThreadPoolExecutor(many, initializer=torch.set_num_threads, initargs=(1,)) as workers:
+            yield workers
+    finally:
+        torch.set_num_threads(many)  # BLAS counts for all threads
+
+
+def _some(layer: Layer) -> slice:
+    """Rows that tell how the others are."""
+    return slice(None, None, max(1, layer.rows // TELLING))
 
 
 def _newly_rounded(weight: Tensor, layer: Layer, method: str, moments: Tensor | None) -> Rounded:

@@ -10,6 +10,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.graph import add_constant, constant_of, drop_unused, inherited_meta, value_of
+from ingot.stepping import Known, result_of
 from ingot.weights.changes import NONE, Change
 from ingot.weights.rounding import Rounded, limits
 from ingot.weights.scheme import Layer
@@ -23,15 +24,15 @@ def put_weights(made: GraphModule, layers: tuple[Layer, ...], rounded: Mapping[s
     Each linear rounds what it reads by itself: of those that share it XNNPACK makes delegates of their own.
     """
     _declare()
-    nodes = {n.name: n for n in made.graph.nodes}
+    nodes, put = {n.name: n for n in made.graph.nodes}, _Put(made)
     for layer in layers:
         node = nodes[layer.name]
         if layer.kind == "embedding":
-            _embedding(made, node, layer, rounded[layer.name])
+            put.embedding(node, layer, rounded[layer.name])
             continue
         if dynamic and not rounded_by_model(node.args[0]):
-            node.update_arg(0, _by_token(node))
-        node.update_arg(1, _weight(made, node, layer, rounded[layer.name]))
+            node.update_arg(0, put.by_token(node))
+        node.update_arg(1, put.weight(node, layer, rounded[layer.name]))
     made.graph.eliminate_dead_code()
     drop_unused(made)  # the float weights
     made.recompile()
@@ -53,56 +54,62 @@ def _declare() -> None:
     import torchao.quantization  # noqa: F401  quantize_affine and its kin
 
 
-def _call(before: Node, op: Any, *args: Any, **named: Any) -> Node:
-    with before.graph.inserting_before(before):
-        node = before.graph.call_function(op, args, named)
-    node.meta = inherited_meta(before)
-    given = torch.fx.map_arg(args, lambda n: n.meta["val"])
-    node.meta["val"] = op(*given, **named)
-    return node
-
-
 def rounded_by_model(x: Any) -> bool:
     """The model does so itself: somebody quantized it before."""
     return isinstance(x, Node) and x.target is torch.ops.torchao.dequantize_affine.default
 
 
-def _by_token(node: Node) -> Node:
-    """What it reads, rounded to int8, the range of each token found when it runs."""
-    ops, x, val = torch.ops.torchao, node.args[0], value_of(node.args[0])  # type: ignore[arg-type]
-    block, numbers = [1] * (val.dim() - 1) + [val.shape[-1]], (torch.int8, -128, 127)
-    kinds = (torch.finfo(torch.float32).eps, torch.float32, torch.int8)
-    chosen = _call(node, ops.choose_qparams_affine.default, x, "ASYMMETRIC", block, *numbers, *kinds)
-    scale, zero = (_call(node, operator.getitem, chosen, i) for i in (0, 1))
-    stored = _call(node, ops.quantize_affine.default, x, block, scale, zero, *numbers)
-    return _call(node, ops.dequantize_affine.default, stored, block, scale, zero, *numbers, output_dtype=val.dtype)
+class _Put:
+    """What is put into one program; results of ops that look the same are looked up, a decoder repeats itself."""
 
+    def __init__(self, module: GraphModule) -> None:
+        self.module, self.known = module, Known()
 
-def _weight(module: GraphModule, node: Node, layer: Layer, r: Rounded) -> Node:
-    ops, (low, high) = torch.ops.quantized_decomposed, limits(layer.bits)
-    codes = add_constant(module, r.codes, f"{layer.name}_codes", node)
-    if layer.group == layer.width:
-        scales = add_constant(module, r.scales[:, 0], f"{layer.name}_scales", node)
-        zeros = add_constant(module, torch.zeros(layer.rows, dtype=torch.int64), f"{layer.name}_zeros", node)
-        return _call(node, ops.dequantize_per_channel.default, codes, scales, zeros, 0, low, high, torch.int8)
-    scales = add_constant(module, r.scales, f"{layer.name}_scales", node)
-    zeros = add_constant(module, r.zeros, f"{layer.name}_zeros", node)
-    numbers = (low, high, torch.int8, layer.group, torch.float32)
-    return _call(node, ops.dequantize_per_channel_group.default, codes, scales, zeros, *numbers)
+    def _call(self, before: Node, op: Any, *args: Any, **named: Any) -> Node:
+        with before.graph.inserting_before(before):
+            node = before.graph.call_function(op, args, named)
+        node.meta = inherited_meta(before)
+        node.meta["val"] = result_of(self.known, op, torch.fx.map_arg(args, value_of), named)
+        return node
 
+    def by_token(self, node: Node) -> Node:
+        """What it reads, rounded to int8, the range of each token found when it runs."""
+        ops, x, val = torch.ops.torchao, node.args[0], value_of(node.args[0])  # type: ignore[arg-type]
+        block, numbers = [1] * (val.dim() - 1) + [val.shape[-1]], (torch.int8, -128, 127)
+        kinds = (torch.finfo(torch.float32).eps, torch.float32, torch.int8)
+        chosen = self._call(node, ops.choose_qparams_affine.default, x, "ASYMMETRIC", block, *numbers, *kinds)
+        scale, zero = (self._call(node, operator.getitem, chosen, i) for i in (0, 1))
+        stored = self._call(node, ops.quantize_affine.default, x, block, scale, zero, *numbers)
+        return self._call(
+            node, ops.dequantize_affine.default, stored, block, scale, zero, *numbers, output_dtype=val.dtype
+        )
 
-def _embedding(module: GraphModule, node: Node, layer: Layer, r: Rounded) -> None:
-    """Rows are looked up as integers; the kernel is the runtime's own."""
-    ops, (low, high) = torch.ops.quantized_decomposed, limits(layer.bits)
-    scales = add_constant(
-        module, r.scales if layer.group < layer.width else r.scales[:, 0], f"{layer.name}_scales", node
-    )
-    indices: Any = node.args[1]
-    if layer.bits == 8:
-        codes = add_constant(module, r.codes, f"{layer.name}_codes", node)
-        made = _call(node, ops.embedding_byte.default, codes, scales, None, low, high, indices)
-    else:
-        codes = add_constant(module, r.packed, f"{layer.name}_codes", node)
-        made = _call(node, ops.embedding_4bit.dtype, codes, scales, None, low, high, indices, dtype=torch.float32)
-    node.replace_all_uses_with(made)
-    module.graph.erase_node(node)
+    def weight(self, node: Node, layer: Layer, r: Rounded) -> Node:
+        ops, (low, high) = torch.ops.quantized_decomposed, limits(layer.bits)
+        codes = add_constant(self.module, r.codes, f"{layer.name}_codes", node)
+        if layer.group == layer.width:
+            scales = add_constant(self.module, r.scales[:, 0], f"{layer.name}_scales", node)
+            zeros = add_constant(self.module, torch.zeros(layer.rows, dtype=torch.int64), f"{layer.name}_zeros", node)
+            return self._call(node, ops.dequantize_per_channel.default, codes, scales, zeros, 0, low, high, torch.int8)
+        scales = add_constant(self.module, r.scales, f"{layer.name}_scales", node)
+        zeros = add_constant(self.module, r.zeros, f"{layer.name}_zeros", node)
+        numbers = (low, high, torch.int8, layer.group, torch.float32)
+        return self._call(node, ops.dequantize_per_channel_group.default, codes, scales, zeros, *numbers)
+
+    def embedding(self, node: Node, layer: Layer, r: Rounded) -> None:
+        """Rows are looked up as integers; the kernel is the runtime's own."""
+        ops, (low, high) = torch.ops.quantized_decomposed, limits(layer.bits)
+        scales = add_constant(
+            self.module, r.scales if layer.group < layer.width else r.scales[:, 0], f"{layer.name}_scales", node
+        )
+        indices: Any = node.args[1]
+        if layer.bits == 8:
+            codes = add_constant(self.module, r.codes, f"{layer.name}_codes", node)
+            made = self._call(node, ops.embedding_byte.default, codes, scales, None, low, high, indices)
+        else:
+            codes = add_constant(self.module, r.packed, f"{layer.name}_codes", node)
+            made = self._call(
+                node, ops.embedding_4bit.dtype, codes, scales, None, low, high, indices, dtype=torch.float32
+            )
+        node.replace_all_uses_with(made)
+        self.module.graph.erase_node(node)

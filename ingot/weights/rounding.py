@@ -145,7 +145,7 @@ def _feedback(moments: Tensor) -> tuple[Tensor, Tensor]:
 
     moments = V D V^T with ones on the diagonal of V and zeros below it: Cholesky of the matrix, mirrored.
     """
-    mirrored = moments.flip(0, 1).double()
+    mirrored = moments.flip(0, 1)
     mirrored.diagonal().add_(DAMPING * moments.diagonal().mean().clamp_min(1e-12))
-    upper = torch.linalg.cholesky(mirrored).flip(0, 1).float()
+    upper = torch.linalg.cholesky(mirrored).flip(0, 1)
     return upper / upper.diagonal(), upper.diagonal().square()

@@ -134,8 +134,7 @@ class _Search:
 
     def _is_gain(self, product: Node, x: Node) -> bool:
         """Without it x would be turned, and times the gains be x; nothing but linears reads what comes of it."""
-        eye, gain = torch.eye(self.width), gain_of(product)[1]
-        ways = ((eye, None), (eye, product), (self.turn, product))
+        gain, ways = gain_of(product)[1], ((None, None), (None, product), (self.turn, product))
         as_is, plain, turned = (_computed(x, self.kinds, by, 1.0, skip) for by, skip in ways)
         if not _is_float(plain) or plain.shape[-1:] != (self.width,):
             return False
@@ -179,7 +178,7 @@ class _Search:
     def _tried_at(self, node: Node, scale: float) -> str:
         """Computed from the nearest values that are known, as these are and when they are turned."""
         try:
-            as_is, turned = (_computed(node, self.kinds, by, scale) for by in (torch.eye(self.width), self.turn))
+            as_is, turned = (_computed(node, self.kinds, by, scale) for by in (None, self.turn))
         except (RuntimeError, TypeError, ValueError, IndexError):  # numbers that were drawn are nothing for it
             return "between"
         if _near(as_is, turned):
@@ -188,7 +187,9 @@ class _Search:
         return "turned" if fits and _near(as_is @ self.turn.T, turned) else "between"
 
 
-def _computed(node: Node, kinds: Mapping[Node, str], turned_by: Tensor, scale: float, skip: Node | None = None) -> Any:
+def _computed(
+    node: Node, kinds: Mapping[Node, str], turned_by: Tensor | None, scale: float, skip: Node | None = None
+) -> Any:
     """`skip` is passed over: what it multiplies with its gains is taken instead."""
     known = dict[Node, Any]()
 
@@ -204,10 +205,14 @@ def _computed(node: Node, kinds: Mapping[Node, str], turned_by: Tensor, scale: f
             return constant.detach()
         kind = None if n is node else kinds.get(n)
         if kind in ("turned", "same") and isinstance(value_of(n), Tensor):
-            return scale * _drawn(n) @ turned_by.T if kind == "turned" else _drawn(n).abs()
+            return _turned(scale * _drawn(n), turned_by) if kind == "turned" else _drawn(n).abs()
         return n.target(*torch.fx.map_arg(n.args, value), **torch.fx.map_arg(n.kwargs, value))  # type: ignore[operator]
 
     return value(node)
+
+
+def _turned(x: Tensor, by: Tensor | None) -> Tensor:
+    return x if by is None else x @ by.T
 
 
 def _drawn(node: Node) -> Tensor:
