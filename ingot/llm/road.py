@@ -19,7 +19,7 @@ from ingot.memory import give_back
 from ingot.targets import find
 from ingot.weights.cast import cast_weights
 from ingot.weights.choice import weights_from
-from ingot.weights.moments import rows_for, watching
+from ingot.weights.moments import WIDTHS, watching
 
 PREFILL = 32  # tokens of a prompt that are read at once
 CHECKED = 8  # tokens of the first text that the program is verified on, one after the other
@@ -58,7 +58,8 @@ def _enough(decoder: Decoder, texts: list[list[int]]) -> list[list[int]]:
     """Windows of the context's length, from all over the texts, for the widest layer to know what it reads."""
     windows = [t[i : i + decoder.context] for t in texts for i in range(0, len(t), decoder.context)]
     widest = max(m.in_features for m in decoder.modules() if isinstance(m, torch.nn.Linear))
-    return windows[:: max(1, round(sum(map(len, windows)) / rows_for(widest)))]
+    many = min(len(windows), -(-WIDTHS * widest // decoder.context))
+    return [windows[i * len(windows) // many] for i in range(many)]
 
 
 def _captured(decoder: Decoder, many: int, target: str) -> Program:

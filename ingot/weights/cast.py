@@ -55,7 +55,7 @@ def cast_weights(
     facts = (form.program.module, backend, form.program.fingerprint, form.rewrites)
     made = planned(unquantized(*facts, "only weights are quantized"), layers, asked)
     made = replace(made, settings={**settings.remembered, "weights": asked.scheme})
-    give_back(graphs=True)
+    give_back()
     casting = lowered(program, form.program, quantized, made, backend, settings, steps, methods, in_double=False)
     done = verified(replace(casting, layers=layers), batches or [program.example_inputs], steps, on_mismatch)
     for name, evidence in casting.evidence.others.items():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from ingot.graph import module_path
 from ingot.weights.scheme import Layer
 
 ENOUGH = 4  # SmolLM2 rounded with 275 to 6900 tokens: by KL to float anything from 1 to 5 did as well
-DOUBT = 0.1  # of how two go together, that may be left: more text hardly changes how weights are rounded then
+WIDTHS = 2  # of rows to look at: more hardly changed how SmolLM2's weights are rounded
 STRIP = 256  # rows of a matrix that are computed and kept from the diagonal on: the rest is its mirror image
 
 
@@ -56,11 +55,6 @@ class Read:
     def changed(self, columns: Tensor | None, inside: Tensor | None) -> Read:
         """Of inside @ (x / columns)."""
         return replace(self, columns=columns, inside=inside)
-
-
-def rows_for(width: int) -> int:
-    """That have to be looked at."""
-    return math.ceil(width * (1 / DOUBT - 1) / ENOUGH)
 
 
 def _strips(width: int) -> list[slice]:
