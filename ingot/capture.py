@@ -21,7 +21,7 @@ from ingot import normalize
 from ingot.errors import CaptureError, InputError
 from ingot.graph import calls, constant_of, is_state, output_nodes, source_of
 from ingot.inputs import as_tuple, flat_inputs, laid_out
-from ingot.memory import unsearched
+from ingot.memory import leave_on_shelf, unsearched
 from ingot.opening import decomposed
 from ingot.retracing import light, uncompiled
 from ingot.semantics import effect_of
@@ -70,7 +70,9 @@ def _sample(tensor: torch.Tensor | None) -> bytes:
     if tensor is None or not tensor.numel():
         return b""
     raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    return bytes(raw[:: max(1, raw.numel() // 4096) | 1].tolist())
+    found = bytes(raw[:: max(1, raw.numel() // 4096) | 1].tolist())
+    leave_on_shelf()  # all over it: every page was read
+    return found
 
 
 @unsearched()

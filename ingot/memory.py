@@ -48,6 +48,18 @@ def put_on_shelf(model: torch.nn.Module) -> None:
             p.data = torch.frombuffer(shelf, dtype=p.dtype, count=p.numel(), offset=start).view(p.shape)
 
 
+@contextmanager
+def left_when_read(model: torch.nn.Module) -> Iterator[None]:
+    """While this lasts, a layer's weights are left on the shelf as soon as it has been computed."""
+    large = [m for m in model.modules() if any(p.nbytes >= LARGE for p in m.parameters(recurse=False))]
+    hooks = [m.register_forward_hook(lambda *_: leave_on_shelf()) for m in large]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
 def leave_on_shelf() -> None:
     """What was read of it, until it is read again."""
     for shelf in list(_shelves):

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from ingot.memory import LARGE, give_back, leave_on_shelf, put_on_shelf
+from ingot.memory import LARGE, give_back, leave_on_shelf, left_when_read, put_on_shelf
 
 SIDE = 1024  # of a square of float32: four times what is large
 
@@ -61,6 +61,26 @@ def test_weights_that_nobody_reads_take_no_memory() -> None:
     give_back()
     assert read - resident() > 0.8 * bytes_
     assert sum(float(p.detach().sum()) for p in net.parameters()) == total
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is counted by Linux's /proc")
+def test_a_model_that_is_run_has_one_layer_in_memory_at_a_time() -> None:
+    net = nn.Sequential(*(nn.Linear(2 * SIDE, 2 * SIDE, bias=False) for _ in range(8)))
+    put_on_shelf(net)
+    give_back()
+    empty, most = resident(), list[int]()
+    for layer in net:
+        layer.register_forward_hook(lambda *_: most.append(resident()))
+    x = torch.ones(1, 2 * SIDE)
+    with torch.no_grad():
+        with left_when_read(net):
+            net(x)
+        leaving = max(most) - empty
+        most.clear()
+        net(x)
+    assert leaving < 3 * net[0].weight.nbytes
+    assert max(most) - empty > 7 * net[0].weight.nbytes
+    assert all(len(m._forward_hooks) == 1 for m in net)
 
 
 def test_without_room_for_a_file_they_stay(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,11 +15,11 @@ from ingot.llm.checkpoint import Checkpoint
 from ingot.llm.decoder import BEFORE, ROOM, Decoder, keep, room_for, with_room
 from ingot.llm.sample import SAMPLE
 from ingot.llm.text import Shape
-from ingot.memory import give_back
+from ingot.memory import give_back, left_when_read
 from ingot.targets import find
 from ingot.weights.cast import cast_weights
 from ingot.weights.choice import weights_from
-from ingot.weights.moments import WIDTHS, watching
+from ingot.weights.moments import WIDTHS, Moments, watching
 
 PREFILL = 32  # tokens of a prompt that are read at once
 CHECKED = 8  # tokens of the first text that the program is verified on, one after the other
@@ -36,22 +36,26 @@ def cast(
     """
     decoder, given = Decoder(checkpoint.model, context).eval(), [t for t in texts if t.strip()]
     read = [tokens_of(checkpoint, t) for t in given or SAMPLE]
-    asked = weights_from(weights)
-    with watching(decoder) as seen:
-        for tokens in _enough(decoder, read) if asked.by_data else ():
-            decoder.read(tokens)
-    give_back()
-    program = _captured(decoder, 1, target)
-    batches = steps_of(decoder, read[0][:CHECKED])
+    asked, many = weights_from(weights), min(PREFILL, context)
+    with left_when_read(decoder):
+        seen = _seen(decoder, read if asked.by_data else [])
+        program, batches = _captured(decoder, 1, target), steps_of(decoder, read[0][:CHECKED])
+        prefill = _captured(decoder, many, target)
+        prompts = [inputs for tokens in read[:PROMPTS] for inputs in chunks_of(decoder, tokens, many)]
     recipe = {"lend_inputs": True}  # keys and values are megabytes
-    many = min(PREFILL, context)
-    prefill = _captured(decoder, many, target)
-    prompts = [inputs for tokens in read[:PROMPTS] for inputs in chunks_of(decoder, tokens, many)]
     others = {"prefill": (prefill, prompts)}
     casting = cast_weights(program, target, asked, batches, recipe, seen=seen, others=others, **how)
     if not given:
         casting = replace(casting, notes=(*casting.notes, UNTOLD))
     return casting, Shape(context, decoder.layers, decoder.heads, _stops(checkpoint.model), many)
+
+
+def _seen(decoder: Decoder, texts: list[list[int]]) -> Moments:
+    with watching(decoder) as seen:
+        for tokens in _enough(decoder, texts):
+            decoder.read(tokens)
+    give_back()
+    return seen
 
 
 def _enough(decoder: Decoder, texts: list[list[int]]) -> list[list[int]]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch.fx import GraphModule, Interpreter
 
 from ingot.errors import CaptureError
+from ingot.instep import in_step, writes
 from ingot.normalize.arguments import positional_arguments
 from ingot.normalize.batch_norm import fold_batch_norm
 from ingot.normalize.constants import fold_constants, one_constant_per_use
@@ -86,14 +88,20 @@ def settle(module: GraphModule) -> None:
 
 
 def outputs(module: GraphModule, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-    """One run whose writes to buffers are undone."""
+    """One run, node by node: code would have to be made first."""
+    out = _undone(module, inputs) if writes(module) else in_step(module, [inputs])[0]
+    return [o for o in torch.utils._pytree.tree_leaves(out) if isinstance(o, torch.Tensor)]
+
+
+def _undone(module: GraphModule, inputs: tuple[torch.Tensor, ...]) -> Any:
+    """What it writes to buffers is as it was afterwards."""
     state = {k: v.clone() for k, v in module.named_buffers() if _written(module, k)}
     with torch.no_grad():
         given = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs]
-        out = Interpreter(module).run(*given)  # once: code would have to be made first
+        out = Interpreter(module).run(*given)
         for k, v in state.items():
             module.get_buffer(k).copy_(v)
-    return [o for o in torch.utils._pytree.tree_leaves(out) if isinstance(o, torch.Tensor)]
+    return out
 
 
 def _written(module: GraphModule, name: str) -> bool:
