@@ -7,7 +7,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.8.0"
+__version__ = "0.9.0"
 
 # Public name -> the module that has it. Nothing heavy is imported until one is asked for.
 _PUBLIC = {

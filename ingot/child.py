@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from ingot.errors import ArtefactError
+from ingot.runtime import load, runtime
 
 STARTING = 120.0  # seconds a worker may take to import the runtime
 TRACE = "trace.etdp"
@@ -249,26 +250,15 @@ def main(folder: str) -> None:
     # Native code prints where it likes: the real standard output is for answers only.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    runtime = _runtime()
+    runtime()  # its imports
     _write(answers, {"ready": True})
     for line in sys.stdin:
         request = json.loads(line)
-        (_trace if "trace" in request else _serve)(runtime, Path(folder), request, answers)
+        (_trace if "trace" in request else _serve)(Path(folder), request, answers)
     shutil.rmtree(folder, ignore_errors=True)  # the parent is gone, perhaps without having been able to
 
 
-def _runtime() -> Any:
-    import executorch.kernels.quantized  # noqa: F401  registers the quantized kernels with the runtime
-
-    try:
-        # What executorch.runtime wraps, without the four seconds of its import of the whole exporter.
-        from executorch.extension.pybindings import _C as runtime
-    except ImportError:
-        from executorch.extension.pybindings import portable_lib as runtime
-    return runtime
-
-
-def _serve(runtime: Any, folder: Path, request: dict[str, Any], answers: IO[bytes]) -> None:
+def _serve(folder: Path, request: dict[str, Any], answers: IO[bytes]) -> None:
     """Answer for each batch, up to the first that fails."""
     loaded = None
     for i in range(request["batches"]):
@@ -276,7 +266,7 @@ def _serve(runtime: Any, folder: Path, request: dict[str, Any], answers: IO[byte
         stage = "load"
         try:
             if loaded is None or request["fresh"]:
-                loaded = _load(runtime, folder / "program.pte", request["method"])
+                loaded = load(folder / "program.pte", request["method"])
             stage = "run"
             inputs = _take(folder / f"in{i}.pt")
             torch.save(list(loaded[1](inputs)), folder / f"out{i}.pt")
@@ -287,10 +277,10 @@ def _serve(runtime: Any, folder: Path, request: dict[str, Any], answers: IO[byte
         _write(answers, {"batch": i})
 
 
-def _trace(runtime: Any, folder: Path, request: dict[str, Any], answers: IO[bytes]) -> None:
+def _trace(folder: Path, request: dict[str, Any], answers: IO[bytes]) -> None:
     _alarm(request["seconds"])
     try:
-        program = runtime._load_program(str(folder / "program.pte"), enable_etdump=True)
+        program = runtime()._load_program(str(folder / "program.pte"), enable_etdump=True)
         method, inputs = program.load_method("forward"), _take(folder / "in0.pt")
         for _ in range(request["trace"]):
             method(inputs)
@@ -299,12 +289,6 @@ def _trace(runtime: Any, folder: Path, request: dict[str, Any], answers: IO[byte
     except Exception as e:
         _write(answers, {"error": f"{type(e).__name__}: {e}"})
     _alarm(0)
-
-
-def _load(runtime: Any, path: Path, method: str) -> tuple[Any, Any]:
-    # The program too, since its methods share the memory of their buffers; and it must outlive its method.
-    program = runtime._load_program(str(path))
-    return program, program.load_method(method)
 
 
 def _alarm(seconds: int) -> None:

@@ -13,15 +13,12 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.graph import attribute
-from ingot.memory import LARGE, leave_on_shelf
+from ingot.memory import LARGE, ROWS, leave_on_shelf
 
 Batch = tuple[torch.Tensor, ...]
 PER_ROW = "quantized_decomposed.dequantize_per_channel.default"
 LINEAR = "aten.linear.default"
 LOOKED_UP = "quantized_decomposed.embedding_"
-
-
-ROWS = 8192  # of a weight that are float at a time: a head has as many as there are words
 
 
 class _Each(list[Any]):

@@ -17,6 +17,7 @@ from weakref import WeakSet
 
 import torch
 
+ROWS = 8192  # of a weight that are float at a time: a head has as many as there are words
 SOME = 300_000  # objects: a graph of a large model, as one of many passes leaves it behind
 _shelves: WeakSet[mmap.mmap] = WeakSet()
 LARGE, THRESHOLD = 1 << 20, -3  # bytes; glibc's number for the size from which a block is mapped on its own

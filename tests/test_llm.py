@@ -71,7 +71,7 @@ class Plain:
     def __init__(self, decoder: Decoder) -> None:
         self.decoder = decoder
 
-    def execute(self, given: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    def __call__(self, given: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         return self.decoder(*given)
 
 
@@ -143,7 +143,7 @@ class Eager(text.Session):
         super().__init__(self, shape)
         self.graph = casting.evidence.quantized
 
-    def execute(self, given: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    def __call__(self, given: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
         with torch.no_grad():
             return self.graph(*given)
 

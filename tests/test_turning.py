@@ -155,6 +155,7 @@ def test_who_looks_at_single_channels_keeps_it_as_it_is(between: Any, norm: nn.M
     assert stream_in(model) is None
     casting = ingot.cast(model, TOKENS, target="xnnpack", weights="8da8w", calibration=[TOKENS])
     assert casting.check.outputs[0].sqnr_db > 25
+    assert any("not rotated: " in n and "test_turning.py:" in n for n in casting.notes)
 
 
 class Both(Block):
@@ -300,6 +301,7 @@ def test_weights_that_came_rounded_are_not_turned() -> None:
     module = legalized(api.capture(model, TOKENS), find("xnnpack"), recipe_from(None)).program.module
     chosen = chosen_weights(module, Weights("8da4w", embedding_bits=8, head_bits=8), [TOKENS])
     assert chosen.turned is None
+    assert chosen.notes == ("not rotated: some of its weights came rounded",)
     up = next(layer.name for layer in chosen.layers if layer.rows == 96)
     torch.testing.assert_close(chosen.rounded[up].real, steps / 64)
 

@@ -1,6 +1,6 @@
 """One way of generating text, in a process of its own: how many tokens a second, how much memory.
 
-python -m bench.language.contender ingot|stock|eager32|eager16|llama FOLDER
+python -m bench.language.contender ingot|stock|stock-light|eager32|eager16|llama FOLDER
 """
 
 from __future__ import annotations
@@ -34,16 +34,28 @@ def _alone() -> None:
 
 
 def stock(folder: Path) -> Next:
+    """As ExecuTorch documents it: its Python API imports the exporter too."""
     import executorch.kernels.quantized  # noqa: F401
-    import torch
     from executorch.runtime import Runtime
 
-    _alone()
     program = Runtime.get().load_program(folder / "model.pte")
-    method = program.load_method("forward")
+    return _stock(program, program.load_method("forward").execute)
+
+
+def stock_light(folder: Path) -> Next:
+    """Without that, as Ingot loads programs."""
+    from ingot.runtime import load
+
+    return _stock(*load(folder / "model.pte", "forward"))
+
+
+def _stock(program: Any, method: Any) -> Next:
+    import torch
+
+    _alone()
 
     def next_token(token: int, position: int, _keep: Any = program) -> int:
-        return int(method.execute([torch.tensor([[token]]), torch.tensor([position])])[0][0, -1].argmax())
+        return int(method([torch.tensor([[token]]), torch.tensor([position])])[0][0, -1].argmax())
 
     return next_token
 
@@ -83,6 +95,7 @@ def llama() -> Next:
 KINDS: dict[str, Callable[[Path], Next]] = {
     "ingot": ingot,
     "stock": stock,
+    "stock-light": stock_light,
     "eager32": lambda _: eager("float32"),
     "eager16": lambda _: eager("bfloat16"),
     "llama": lambda _: llama(),

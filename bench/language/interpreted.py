@@ -35,7 +35,7 @@ class Method:
         self.takes = [plan.inputs.index(i) for i in args[:many]]
         self.gives = [args[many:].index(i) for i in plan.outputs]
 
-    def execute(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
+    def __call__(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
         with torch.no_grad():
             made = interpreted(self.graph, [given[i] for i in self.takes])
         return [torch.from_numpy(made[i]) for i in self.gives]

@@ -19,13 +19,14 @@ from bench.language.contender import KINDS
 from bench.language.weights import PROMPT
 
 Runs = dict[str, list[dict[str, Any]]]
+STOCK = ("stock", "stock-light")  # one program, with the exporter imported beside it and without
 
 
 def main() -> None:
     options = _options()
     prompt = _tokens(options.ours)
-    folders = {"ingot": options.ours, "stock": options.stock or options.ours}
-    kinds = [k for k in KINDS if k not in options.without and (k != "stock" or options.stock)]
+    folders = {"ingot": options.ours, **dict.fromkeys(STOCK, options.stock or options.ours)}
+    kinds = [k for k in KINDS if k not in options.without and (k not in STOCK or options.stock)]
     runs: Runs = {kind: [] for kind in kinds}
     for _ in range(options.rounds):
         for kind in kinds:

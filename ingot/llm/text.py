@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ingot.errors import ArtefactError, InputError
 from ingot.llm.decoder import Heads, aligned, empty_past, keep, room_for, with_room
+from ingot.runtime import load
 
 FILE = "decoder.json"
 
@@ -73,20 +74,16 @@ class Session:
         if (room := room_for(end, self.shape.context)) > self.past[0].shape[-1]:
             self.past = with_room(self.past, room)
         given = aligned(tokens, self.position, width, self.shape.heads, self.past[0].shape[-1])
-        logits, *new = method.execute([*given, *self.past])
+        logits, *new = method([*given, *self.past])
         keep(self.past, new, self.position, len(tokens))
         self.position = end
         return logits[0]
 
 
 def open_session(folder: Path) -> Session:
-    import executorch.kernels.quantized  # noqa: F401  embeddings of integers
-    from executorch.runtime import Runtime
-
     shape = Shape.of(folder)
     try:
-        program = Runtime.get().load_program(folder / "model.pte")
-        method = program.load_method("forward")
+        program, method = load(folder / "model.pte", "forward")
     except Exception as e:
         raise ArtefactError(f"{folder / 'model.pte'} does not load", why=str(e), hint="cast it again") from e
     return Session(method, shape, program)

@@ -50,10 +50,10 @@ def cast_weights(
         give_back()
         parts = {n: legalized(p, backend, settings).program for n, (p, _) in (others or {}).items()}
         methods = {n: (p, chosen.applied(p.module)) for n, p in parts.items()}
-        quantized, layers = chosen.applied(form.program.module), chosen.layers
+        quantized, layers, notes = chosen.applied(form.program.module), chosen.layers, chosen.notes
         del chosen  # a table's numbers are packed by now
     facts = (form.program.module, backend, form.program.fingerprint, form.rewrites)
-    made = planned(unquantized(*facts, "only weights are quantized"), layers, asked)
+    made = planned(unquantized(*facts, "only weights are quantized"), layers, asked, notes)
     made = replace(made, settings={**settings.remembered, "weights": asked.scheme})
     give_back()
     casting = lowered(program, form.program, quantized, made, backend, settings, steps, methods, in_double=False)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from ingot.memory import leave_on_shelf
+from ingot.memory import ROWS, leave_on_shelf
 from ingot.weights.bits import noise
 from ingot.weights.changes import NONE, Change
 from ingot.weights.grid import recovered
@@ -21,7 +21,6 @@ from ingot.weights.moments import Read
 from ingot.weights.rounding import Rounded, gptq, hqq, minmax, nearest
 from ingot.weights.scheme import Layer, weight_of
 
-ROWS = 8192  # at a time: a head has as many as there are words
 TELLING = 256  # rows by which it is judged how much a layer loses
 
 
@@ -111,10 +110,10 @@ class Rounding:
 
 @contextmanager
 def _side_by_side() -> Iterator[Executor]:
-    """Each on one core: columns are short, threads within an op would wait for each other."""
+    """Columns are short: threads within an op mostly wait for each other. No more at once, for the memory of each."""
     many = torch.get_num_threads()
     try:
-        with ThreadPoolExecutor(many, initializer=torch.set_num_threads, initargs=(1,)) as workers:
+        with ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(max(1, many // 2),)) as workers:
             yield workers
     finally:
         torch.set_num_threads(many)  # BLAS counts for all threads

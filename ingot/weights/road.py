@@ -20,7 +20,7 @@ from ingot.weights.rewrite import put_biases, put_weights
 from ingot.weights.rounding import Rounded
 from ingot.weights.scheme import Layer, layers_of
 from ingot.weights.smoothing import Even, evened, with_even
-from ingot.weights.turning import Turned, turned
+from ingot.weights.turning import Turned, turned, why_not
 
 Batch = tuple[Any, ...]
 
@@ -34,6 +34,7 @@ class Chosen:
     turned: Turned | None
     even: Sequence[Even]
     dynamic: bool
+    notes: tuple[str, ...] = ()
 
     @property
     def changes(self) -> dict[str, Change]:
@@ -86,7 +87,8 @@ def _chosen(
     changes = turn.changes if turn else {}
     even = evened(module, layers, read, changes, known) if weights.how.dynamic else []
     rounded = replace(rounding, changes=with_even(changes, even)).all(layers)
-    return Chosen(layers, rounded, turn, even, weights.how.dynamic)
+    told = why_not(module, layers) if weights.rotate and turn is None else ""
+    return Chosen(layers, rounded, turn, even, weights.how.dynamic, (told,) if told else ())
 
 
 def _read(
@@ -95,12 +97,12 @@ def _read(
     return moments_of(module, layers, batches) if seen is None else by_layer(module, layers, seen)
 
 
-def planned(plan: Plan, layers: Sequence[Layer], weights: Weights) -> Plan:
+def planned(plan: Plan, layers: Sequence[Layer], weights: Weights, notes: Sequence[str] = ()) -> Plan:
     """The float plan of everything else, with what became of each weight."""
     made = tuple(_decision(layer, weights) for layer in layers)
     small, whole = sum(layer.bytes for layer in layers), sum(4 * layer.rows * layer.width for layer in layers)
     note = f"{len(layers)} weights as {weights.scheme}: {small:,} bytes, {small / whole:.0%} of float32"
-    return replace(plan, decisions=(*plan.decisions, *made), notes=(note,))
+    return replace(plan, decisions=(*plan.decisions, *made), notes=(note, *notes))
 
 
 def _decision(layer: Layer, weights: Weights) -> Decision:

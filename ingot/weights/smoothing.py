@@ -17,6 +17,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.errors import PlanError
 from ingot.graph import add_constant, call, value_of
+from ingot.memory import ROWS
 from ingot.weights.changes import NONE, Change
 from ingot.weights.moments import Read
 from ingot.weights.rewrite import rounded_by_model
@@ -24,7 +25,6 @@ from ingot.weights.scheme import Layer, has_known_bias, weight_of
 from ingot.weights.stream import gain_of
 
 aten = torch.ops.aten
-ROWS = 4096
 WORTH = 0.8  # of the noise without it is the most that it may leave
 
 

@@ -69,6 +69,13 @@ def stream_of(module: GraphModule, layers: Sequence[Layer]) -> Stream | None:
     return search.found() if search.readers else None
 
 
+def looks_at_channels(module: GraphModule, layers: Sequence[Layer]) -> Node | None:
+    """The first op for which the stream cannot be turned."""
+    widths = [layer.width for layer in layers if layer.kind == "embedding"]
+    search = _Search(layers, widths[0]) if widths else None
+    return next((n for n in module.graph.nodes if not search.follows(n)), None) if search else None
+
+
 class _Search:
     """Each value that comes from the stream is R x when that is turned, or the same, or on its way to either."""
 

@@ -15,10 +15,10 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from ingot.errors import PlanError
-from ingot.graph import add_constant, call, same_constant
+from ingot.graph import add_constant, call, same_constant, source_of
 from ingot.weights.changes import Change
 from ingot.weights.scheme import Layer, weight_of
-from ingot.weights.stream import Stream, gain_of, stream_of, turn
+from ingot.weights.stream import Stream, gain_of, looks_at_channels, stream_of, turn
 
 aten = torch.ops.aten
 
@@ -91,6 +91,17 @@ def turned(
         return None
     tied = _tied(module, stream, {layer.name: layer for layer in layers})
     return Turned(stream, turn(stream.width), tied, keeps_gains)
+
+
+def why_not(module: GraphModule, layers: Sequence[Layer]) -> str:
+    """For the user, of a program that was not turned; nothing where it has no stream."""
+    if stream_of(module, layers) is not None:
+        return "not rotated: some of its weights came rounded"
+    node = looks_at_channels(module, layers)
+    if node is None:
+        return ""
+    what = "an output" if node.op == "output" else f"{node.name} ({source_of(node)})"
+    return f"not rotated: {what} looks at single channels of what runs from block to block"
 
 
 def _tied(module: GraphModule, stream: Stream, layers: Mapping[str, Layer]) -> frozenset[str]:
