@@ -49,13 +49,8 @@ def in_step(module: GraphModule, batches: Sequence[Batch]) -> list[Any]:
                 return [_filled(node.args[0], values, i) for i in range(len(batches))]
             values[node] = _Each(next(inputs)) if node.op == "placeholder" else _value(module, node, values)
             for dead in last.get(node, ()):
-                if (
-                    dead.op == "get_attr"
-                    and isinstance(weight := values[dead], torch.Tensor)
-                    and weight.nbytes >= LARGE
-                ):
-                    leave_on_shelf()  # nobody reads it again
-                del values[dead]
+                if getattr(values.pop(dead), "nbytes", 0) >= LARGE and dead.op == "get_attr":
+                    leave_on_shelf()  # a weight that nobody reads again
     raise AssertionError("a graph ends with its output")
 
 

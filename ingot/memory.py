@@ -39,14 +39,19 @@ def put_on_shelf(model: torch.nn.Module) -> None:
     """
     large = [p for p in model.parameters() if p.nbytes >= LARGE and p.is_contiguous()]
     with suppress(OSError), tempfile.TemporaryFile() as file:
-        starts = [_written(p, file) for p in large]
+        starts = {_place(p): _written(p, file) for p in {_place(p): p for p in large}.values()}
         if not starts:
             return
         file.flush()
         shelf = mmap.mmap(file.fileno(), 0)
         _shelves.add(shelf)
-        for p, start in zip(large, starts, strict=True):
-            p.data = torch.frombuffer(shelf, dtype=p.dtype, count=p.numel(), offset=start).view(p.shape)
+        for p in large:
+            p.data = torch.frombuffer(shelf, dtype=p.dtype, count=p.numel(), offset=starts[_place(p)]).view(p.shape)
+
+
+def _place(tensor: torch.Tensor) -> tuple[int, int]:
+    """The same for parameters that share their numbers: they go on sharing them."""
+    return tensor.data_ptr(), tensor.nbytes
 
 
 @contextmanager

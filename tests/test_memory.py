@@ -36,8 +36,10 @@ def test_weights_on_a_shelf_are_the_same_numbers_in_the_same_parameters() -> Non
 def test_tied_weights_stay_tied() -> None:
     net = nn.ModuleDict({"table": nn.Embedding(SIDE, SIDE), "head": nn.Linear(SIDE, SIDE, bias=False)})
     net["head"].weight = net["table"].weight
+    net["other"] = nn.Linear(SIDE, SIDE, bias=False)
+    net["other"].weight = nn.Parameter(net["table"].weight.data)  # another parameter, the same numbers
     put_on_shelf(net)
-    assert net["head"].weight.data_ptr() == net["table"].weight.data_ptr()
+    assert len({m.weight.data_ptr() for m in net.values()}) == 1
 
 
 def test_what_is_written_to_them_is_kept() -> None:

@@ -76,6 +76,7 @@ class Rounding:
     def _rounded(self, layers: Sequence[Layer]) -> list[Rounded]:
         """As one: rows do not know of each other."""
         if layers[0].name in self.known:
+            self._forget(layers)
             return [self.known[layer.name] for layer in layers]
         moments = self._moments(layers[0])
         parts = [_newly_rounded(rows, layers[0], self.method, moments) for rows in self._rows(layers)]
