@@ -77,7 +77,7 @@ def _sample(tensor: torch.Tensor | None) -> bytes:
 
 @unsearched()
 def capture(model: Any, example_inputs: Any, *, dynamic_shapes: Any = None) -> Program:
-    """Export `model` and bring it into normal form; every pass is checked on the example inputs."""
+    """Export `model` and bring it into normal form, which is compared with it on the example inputs."""
     inputs = pytree.tree_map_only(torch.Tensor, lambda x: laid_out(x, x), as_tuple(example_inputs))
     exported, notes = _export(model, inputs, dynamic_shapes)
     _refuse_control_flow(exported)

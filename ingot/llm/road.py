@@ -37,8 +37,8 @@ def cast(
     decoder, given = Decoder(checkpoint.model, context).eval(), [t for t in texts if t.strip()]
     read = [tokens_of(checkpoint, t) for t in given or SAMPLE]
     asked, many = weights_from(weights), min(PREFILL, context)
+    seen = _seen(decoder, read if asked.by_data else [])
     with left_when_read(decoder):
-        seen = _seen(decoder, read if asked.by_data else [])
         program, batches = _captured(decoder, 1, target), steps_of(decoder, read[0][:CHECKED])
         prefill = _captured(decoder, many, target)
         prompts = [inputs for tokens in read[:PROMPTS] for inputs in chunks_of(decoder, tokens, many)]
