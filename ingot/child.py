@@ -20,6 +20,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
@@ -58,8 +59,9 @@ def trace_pte(pte: bytes, batch: tuple[Any, ...], runs: int, *, timeout: float =
 
 
 def begin() -> None:
-    """Its imports, while there is other work to do."""
-    _served(_begun)
+    """Its imports, while there is other work to do. Who needs it is told if that fails."""
+    with suppress(ArtefactError):
+        _served(_begun)
 
 
 T = TypeVar("T")
@@ -197,8 +199,16 @@ def _begun() -> _Worker:
     if _live is not None and _live.process.poll() is not None:
         close()
     if _live is None:
-        _live = _Worker()
+        _live = _started()
     return _live
+
+
+def _started() -> _Worker:
+    try:
+        return _Worker()
+    except OSError as e:
+        hint = f"free some space in {tempfile.gettempdir()}, or name another folder in TMPDIR"
+        raise ArtefactError("the runtime did not start", why=str(e), hint=hint) from e
 
 
 @atexit.register

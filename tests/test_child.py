@@ -76,6 +76,17 @@ def test_a_worker_that_died_while_it_began_is_replaced(pte: bytes) -> None:
     assert len(run_pte(pte, [(X,)])) == 1
 
 
+def test_without_room_for_its_folder_the_run_says_so(pte: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    child.close()
+    monkeypatch.setattr("ingot.child.tempfile.mkdtemp", full)
+    child.begin()
+    with pytest.raises(ArtefactError, match=r"did not start.*No space left"):
+        run_pte(pte, [(X,)])
+
+
 def test_strides_arrive_as_they_were(pte: bytes) -> None:
     x = X.to(memory_format=torch.channels_last)
     assert child._portable(x).stride() == x.stride()
