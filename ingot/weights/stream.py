@@ -60,20 +60,22 @@ def turn(width: int) -> Tensor:
 
 def stream_of(module: GraphModule, layers: Sequence[Layer]) -> Stream | None:
     """From the first table on; None where something else looks at it."""
-    widths = [layer.width for layer in layers if layer.kind == "embedding"]
-    if not widths:
-        return None
-    search = _Search(layers, widths[0])
-    if not all(search.follows(node) for node in module.graph.nodes):
-        return None
-    return search.found() if search.readers else None
+    search, end = _followed(module, layers)
+    return search.found() if search is not None and end is None and search.readers else None
 
 
 def looks_at_channels(module: GraphModule, layers: Sequence[Layer]) -> Node | None:
     """The first op for which the stream cannot be turned."""
+    return _followed(module, layers)[1]
+
+
+def _followed(module: GraphModule, layers: Sequence[Layer]) -> tuple[_Search | None, Node | None]:
+    """Where there is a table; and the op at which the search ended."""
     widths = [layer.width for layer in layers if layer.kind == "embedding"]
-    search = _Search(layers, widths[0]) if widths else None
-    return next((n for n in module.graph.nodes if not search.follows(n)), None) if search else None
+    if not widths:
+        return None, None
+    search = _Search(layers, widths[0])
+    return search, next((n for n in module.graph.nodes if not search.follows(n)), None)
 
 
 class _Search:
