@@ -51,7 +51,7 @@ def cast(target: str, folder: Path, flow: str) -> dict[str, Any]:
 def _stock(entry: Entry, target: str) -> Any:
     """With HASTEN its passes do not trace again what is known: the same bytes sooner (tests/test_retracing)."""
     from bench import arm_stock
-    from ingot.retracing import quick
+    from ingot.patches.retrace import quick
 
     with quick() if os.environ.get("HASTEN") else nullcontext():
         return arm_stock.cast(entry, target)
@@ -95,8 +95,8 @@ def _facts(casting: Any) -> dict[str, Any]:
 def check(target: str, folder: Path, flow: str) -> dict[str, Any]:
     """Execute the program, stock's as ours: each delegate's TOSA on the reference model, the rest on the runtime."""
     from bench.artefact import judged
-    from ingot.targets.arm.running import REFERENCE, SAID
-    from ingot.targets.pieces import execute
+    from ingot.runtime.segments import execute
+    from ingot.targets.arm.runner import REFERENCE, SAID
 
     entry = zoo.load(folder / "entry.pt")
     batches = (entry.held_out or entry.calibration)[: arm_models.JUDGED]
@@ -108,7 +108,7 @@ def check(target: str, folder: Path, flow: str) -> dict[str, Any]:
 
 
 def _executor(folder: Path, flow: str) -> Any:
-    from ingot.targets.arm.reference import run_tosa
+    from ingot.targets.arm.tosa_reference import run_tosa
     from ingot.targets.base import digest
 
     def run(payload: bytes, given: list[list[Any]], outputs: int) -> list[list[Any]]:

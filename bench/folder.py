@@ -15,15 +15,15 @@ import torch
 
 from bench import stock
 from bench.entry import Entry
-from ingot.child import run_pte
-from ingot.compare import measure
 from ingot.data.calibration import load_calibration
 from ingot.data.models import load_model
-from ingot.details.versions import versions_of
 from ingot.plan.model import Plan
-from ingot.report.text import plain
-from ingot.targets import find
-from ingot.verify import tensors_of
+from ingot.result.details.versions import versions_of
+from ingot.result.report.text import plain
+from ingot.runtime.worker import run_pte
+from ingot.targets.registry import find
+from ingot.verify.check import tensors_of
+from ingot.verify.metrics import measure
 
 
 def main(model: str, data: str, folder: Path) -> None:

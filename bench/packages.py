@@ -8,7 +8,7 @@ import torch
 
 from bench.entry import Unavailable
 from ingot.errors import InputError
-from ingot.llm import library
+from ingot.llm import hf_library as library
 
 
 def torchvision_models() -> ModuleType:

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 
 import ingot
 import ingot.api
-from ingot import legalize
-from ingot.semantics import probe
-from ingot.targets import xnnpack
+from ingot.capture.op_semantics import probe
+from ingot.rewrite import apply as legalize
+from ingot.targets.xnnpack import target as xnnpack
 
 WIDTH, SIDE, OPS_PER_BLOCK = 4, 4, 17
 Times = dict[str, list[float]]

@@ -97,7 +97,7 @@ def psnr(clean: torch.Tensor, other: torch.Tensor) -> float:
 
 def main(folder: Path) -> None:
     import ingot
-    from ingot import scenario
+    from ingot.result import scenario
 
     (net, example), unseen = build(), scene(photo(), SIZE, 99)
     casting = ingot.cast(net, example, target="vgf", calibration=batches(), recipe=RECIPE)

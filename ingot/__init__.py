@@ -19,19 +19,19 @@ _PUBLIC = {
     "train": "ingot.api",
     "verify": "ingot.api",
     "localize": "ingot.api",
-    "reduce": "ingot.reduce.road",
+    "reduce": "ingot.verify.minify.reducer",
     "targets": "ingot.api",
-    "Program": "ingot.capture",
-    "Ranges": "ingot.ranges",
+    "Program": "ingot.capture.export",
+    "Ranges": "ingot.calibrate.statistics",
     "Plan": "ingot.plan.model",
-    "Recipe": "ingot.recipe",
-    "Scope": "ingot.scopes",
-    "Spec": "ingot.scopes",
-    "Training": "ingot.qat",
-    "Casting": "ingot.casting",
-    "Check": "ingot.casting",
-    "Finding": "ingot.localize.finding",
-    "Reduction": "ingot.reduce.road",
+    "Recipe": "ingot.config.recipe",
+    "Scope": "ingot.config.scopes",
+    "Spec": "ingot.config.scopes",
+    "Training": "ingot.quantize.qat",
+    "Casting": "ingot.result.casting",
+    "Check": "ingot.core.artefact",
+    "Finding": "ingot.verify.localize.finding",
+    "Reduction": "ingot.verify.minify.reducer",
     "IngotError": "ingot.errors",
     "InputError": "ingot.errors",
     "CaptureError": "ingot.errors",
@@ -54,9 +54,12 @@ if TYPE_CHECKING:
     from ingot.api import targets as targets
     from ingot.api import train as train
     from ingot.api import verify as verify
-    from ingot.capture import Program as Program
-    from ingot.casting import Casting as Casting
-    from ingot.casting import Check as Check
+    from ingot.calibrate.statistics import Ranges as Ranges
+    from ingot.capture.export import Program as Program
+    from ingot.config.recipe import Recipe as Recipe
+    from ingot.config.scopes import Scope as Scope
+    from ingot.config.scopes import Spec as Spec
+    from ingot.core.artefact import Check as Check
     from ingot.errors import ArtefactError as ArtefactError
     from ingot.errors import CaptureError as CaptureError
     from ingot.errors import IngotError as IngotError
@@ -65,15 +68,12 @@ if TYPE_CHECKING:
     from ingot.errors import MismatchError as MismatchError
     from ingot.errors import PlanError as PlanError
     from ingot.errors import TargetError as TargetError
-    from ingot.localize.finding import Finding as Finding
     from ingot.plan.model import Plan as Plan
-    from ingot.qat import Training as Training
-    from ingot.ranges import Ranges as Ranges
-    from ingot.recipe import Recipe as Recipe
-    from ingot.reduce.road import Reduction as Reduction
-    from ingot.reduce.road import reduce as reduce
-    from ingot.scopes import Scope as Scope
-    from ingot.scopes import Spec as Spec
+    from ingot.quantize.qat import Training as Training
+    from ingot.result.casting import Casting as Casting
+    from ingot.verify.localize.finding import Finding as Finding
+    from ingot.verify.minify.reducer import Reduction as Reduction
+    from ingot.verify.minify.reducer import reduce as reduce
 
 
 class _Lazy(ModuleType):

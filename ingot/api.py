@@ -8,28 +8,29 @@ from typing import Any
 
 import torch
 
-from ingot.capture import Program, restore_state
-from ingot.capture import capture as _capture
-from ingot.casting import Casting, Check
+from ingot.calibrate.recorder import measured_again, record_module
+from ingot.calibrate.statistics import Ranges
+from ingot.capture.export import Program, restore_state
+from ingot.capture.export import capture as _capture
+from ingot.config.recipe import Recipe, recipe_from
+from ingot.core.artefact import Check
+from ingot.core.progress import Silent, Steps
 from ingot.errors import InputError, PlanError
-from ingot.finishing import check_of, localized, lowered, verified
-from ingot.layout import images_of, laid_out
-from ingot.legalize import legalized
-from ingot.localize.finding import Finding
 from ingot.plan.model import Plan
+from ingot.plan.search import METHODS, can_rehearse, rehearsed
 from ingot.plan.solve import solve, solve_each, unquantized
 from ingot.plan.validate import validate, with_biases
-from ingot.progress import Silent, Steps
-from ingot.qat import Training, prepare
-from ingot.quantize import quantize
-from ingot.ranges import Ranges
-from ingot.recipe import Recipe, recipe_from
-from ingot.recorder import measured_again, record_module
-from ingot.rehearse import METHODS, can_rehearse, rehearsed
-from ingot.targets import Availability, available, find
-from ingot.weights.cast import cast_weights
-from ingot.weights.choice import settled, weights_from
-from ingot.weights.dtypes import in_float32, widened
+from ingot.quantize.memory_format import images_of, laid_out
+from ingot.quantize.pt2e import quantize
+from ingot.quantize.qat import Training, prepare
+from ingot.result.assemble import check_of, localized, lowered, verified
+from ingot.result.casting import Casting
+from ingot.rewrite.apply import legalized
+from ingot.targets.registry import Availability, available, find
+from ingot.verify.localize.finding import Finding
+from ingot.weight_only.cast import cast_weights
+from ingot.weight_only.dtypes import in_float32, widened
+from ingot.weight_only.options import settled, weights_from
 
 Batch = tuple[torch.Tensor, ...]
 

@@ -69,3 +69,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
     names = sorted(known)
     close = difflib.get_close_matches(word, names, n=1, cutoff=0.5)
     return f"did you mean '{close[0]}'?" if close else f"one of: {', '.join(names)}"
+
+
+def first_sentence(error: BaseException, limit: int = 300) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -19,7 +19,7 @@ Next = Callable[[int, int], int]  # a token and its position -> the likeliest af
 
 
 def ingot(folder: Path) -> Next:
-    from ingot.llm import text
+    from ingot.llm import generation as text
 
     _alone()
     session = text.open_session(folder)
@@ -44,7 +44,7 @@ def stock(folder: Path) -> Next:
 
 def stock_light(folder: Path) -> Next:
     """Without that, as Ingot loads programs."""
-    from ingot.runtime import load
+    from ingot.runtime.bindings import load
 
     return _stock(*load(folder / "model.pte", "forward"))
 

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 
 from bench.language.weights import PROMPT
-from ingot.llm import text
-from ingot.targets.pieces import pieces_of, read
-from ingot.targets.vulkan import BACKEND
+from ingot.llm import generation as text
+from ingot.runtime.segments import pieces_of, read
 from ingot.targets.vulkan.graph import decoded
-from ingot.targets.vulkan.running import interpreted, refuse_unknown
+from ingot.targets.vulkan.interpreter import interpreted, refuse_unknown
+from ingot.targets.vulkan.target import BACKEND
 
 TOKENS = 48
 

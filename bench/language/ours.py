@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from bench.language.weights import CONTEXT, checkpoint, texts
-from ingot.llm import road, text
+from ingot.llm import generation as text
+from ingot.llm import pipeline as road
 
 # Four bits for the table, which is not multiplied by; what is left of 106 MB gives eight to those that gain most.
 WEIGHTS = {"scheme": "8da4w", "embedding_bits": 4, "most_bytes": 106_300_000}

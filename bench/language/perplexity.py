@@ -17,8 +17,8 @@ from torch.nn.functional import kl_div, nll_loss
 
 from bench.language import interpreted
 from bench.language.weights import CONTEXT, UNSEEN, checkpoint, play
-from ingot.llm import text
-from ingot.targets.vulkan import BACKEND
+from ingot.llm import generation as text
+from ingot.targets.vulkan.target import BACKEND
 
 WINDOWS = 4
 

@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> Answer:
     if options.command in ("report", "compare"):  # they read what was saved
-        from ingot.cli import reports
+        from ingot.cli import report_commands as reports
 
         return reports.run(options)
     from ingot.cli import commands  # and with it torch, which takes seconds: not for --help

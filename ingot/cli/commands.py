@@ -9,19 +9,22 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from ingot import api, demo, scenario
-from ingot.casting import Casting, whole_file
+from ingot import api
+from ingot.cli import demo
 from ingot.cli.files import check_file, check_folder, read_bytes, read_plan, write_folders
 from ingot.cli.output import OK, WRONG, Answer
+from ingot.config.recipe import recipe_from
+from ingot.core.atomic_file import whole_file
+from ingot.core.progress import Progress
 from ingot.data import LoadedModel, load_calibration, load_model
 from ingot.errors import InputError
 from ingot.plan.model import Plan
-from ingot.progress import Progress
-from ingot.recipe import recipe_from
-from ingot.report.facts import facts_of, to_json
-from ingot.report.html import page
-from ingot.report.text import as_data, outputs, summary, verdict
-from ingot.targets import Availability
+from ingot.result import scenario
+from ingot.result.casting import Casting
+from ingot.result.report.facts import facts_of, to_json
+from ingot.result.report.html import page
+from ingot.result.report.text import as_data, outputs, summary, verdict
+from ingot.targets.registry import Availability
 
 SAME_WEIGHTS = "try: is it the model that was cast? build() must give the same weights each time: seed it, or load them"
 
@@ -33,14 +36,14 @@ def run(options: argparse.Namespace) -> Answer:
 
 
 def generate(options: argparse.Namespace) -> Answer:
-    from ingot.cli import language
+    from ingot.cli import llm_commands as language
 
     return language.generate(options)
 
 
 def cast(options: argparse.Namespace) -> Answer:
     if options.hf is not None:
-        from ingot.cli import language
+        from ingot.cli import llm_commands as language
 
         return language.cast(options, _files)
     if options.model is None:
@@ -151,7 +154,7 @@ def verify(options: argparse.Namespace) -> Answer:
 
 
 def localize(options: argparse.Namespace) -> Answer:
-    from ingot.cli import localizing
+    from ingot.cli import localize_command as localizing
 
     return localizing.localize(options, *_inputs(options))
 

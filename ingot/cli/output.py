@@ -57,7 +57,7 @@ def bug(error: Exception, as_json: bool) -> int:
 def _error_data(error: IngotError) -> dict[str, Any]:
     data = {"type": type(error).__name__, **{k: getattr(error, k) for k in ("what", "where", "why", "hint")}}
     if isinstance(error, MismatchError):
-        from ingot.report.text import check_data
+        from ingot.result.report.text import check_data
 
         data["check"] = check_data(error.check)  # type: ignore[arg-type]
     return data

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from ingot.capture import first_sentence
 from ingot.data.fit import check_dtype, check_shape, converted, count, expect, natural
 from ingot.data.functions import Batch
 from ingot.data.objects import must_exist
-from ingot.errors import InputError
+from ingot.errors import InputError, first_sentence
 
 
 class ArrayBatches:

@@ -10,10 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ingot.capture import first_sentence
 from ingot.data.fit import count, dtype_name, shape
 from ingot.data.functions import Batch
-from ingot.errors import InputError
+from ingot.errors import InputError, first_sentence
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".ppm", ".pgm", ".tif", ".tiff", ".webp"}
 Numbers = Sequence[float] | None

@@ -12,11 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.export import ExportedProgram
 
-from ingot.capture import first_sentence
 from ingot.data.fit import expect
 from ingot.data.functions import Batch, Batches
 from ingot.data.objects import call, must_exist, resolve
-from ingot.errors import InputError
+from ingot.errors import InputError, first_sentence
 
 HINT = "return model, (model, example_inputs) or (model, example_inputs, calibration)"
 

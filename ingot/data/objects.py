@@ -14,9 +14,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ingot.capture import first_sentence
 from ingot.data.fit import kind
-from ingot.errors import IngotError, InputError, nearest
+from ingot.errors import IngotError, InputError, first_sentence, nearest
 
 # Whose lines are not the user's: Python's, installed packages', ours.
 FOREIGN = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(Path(__file__).parents[1]), "<")

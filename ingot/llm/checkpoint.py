@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
+from ingot.core.host_memory import give_back, map_large_blocks, put_on_shelf
 from ingot.errors import InputError
-from ingot.llm.library import transformers
-from ingot.memory import give_back, map_large_blocks, put_on_shelf
+from ingot.llm.hf_library import transformers
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from ingot.errors import InputError
-from ingot.llm.library import transformers
+from ingot.llm.hf_library import transformers
 
 Past = list[tuple[Tensor, Tensor]]
 HIDDEN = -1e9  # added to the scores of places that hold nothing yet

@@ -14,10 +14,10 @@ from functools import partial
 
 from torch.fx import Node
 
-from ingot.plan.costs import Costs
+from ingot.plan.cost_model import Costs
 from ingot.plan.mincut import Energy, least
-from ingot.plan.noise import errors
-from ingot.plan.work import Work
+from ingot.plan.noise_model import errors
+from ingot.plan.state import Work
 
 ROUNDS = 6
 SILENCE = 1e-12  # -120 dB: as good as none

@@ -9,28 +9,28 @@ from functools import partial
 
 from torch.fx import GraphModule, Node
 
+from ingot.calibrate.statistics import Ranges
+from ingot.capture.op_semantics.weighted_ops import weight_axis
+from ingot.config.recipe import Recipe
+from ingot.core.fx import calls, source_of
 from ingot.errors import PlanError
-from ingot.graph import calls, source_of
-from ingot.plan.demands import demanded
-from ingot.plan.knots import suit_knots
-from ingot.plan.methods import choose
+from ingot.plan.constraints import relate
+from ingot.plan.explain import decisions
+from ingot.plan.fixed_qparams import pin, refuse_conflicts, refuse_idle
+from ingot.plan.int4_weights import narrow
+from ingot.plan.keep_delegated import stay_inside
+from ingot.plan.lut_alignment import suit_knots
 from ingot.plan.model import Decision, Plan, Slot, Storage
-from ingot.plan.narrow import narrow
-from ingot.plan.noise import Noise, heard, mixed
-from ingot.plan.pins import pin, refuse_conflicts, refuse_idle
+from ingot.plan.noise_model import Noise, heard, mixed
+from ingot.plan.pointwise_consumers import readings
 from ingot.plan.precision import SILENCE, assign
-from ingot.plan.products import suit_factors
-from ingot.plan.proof import decisions
-from ingot.plan.relations import relate
-from ingot.plan.sharing import entry_gain, share
-from ingot.plan.spans import hull
-from ingot.plan.staying import stay_inside
-from ingot.plan.through import readings
-from ingot.plan.work import Place, Work, activations, value_in
-from ingot.plan.zeros import suit_zeros
-from ingot.ranges import Ranges
-from ingot.recipe import Recipe
-from ingot.semantics.weights import weight_axis
+from ingot.plan.range_estimators import choose
+from ingot.plan.requantize_multipliers import suit_factors
+from ingot.plan.scale_sharing import entry_gain, share
+from ingot.plan.state import Place, Work, activations, value_in
+from ingot.plan.user_constraints import demanded
+from ingot.plan.value_ranges import hull
+from ingot.plan.zero_points import suit_zeros
 from ingot.targets.base import Target
 
 SWITCHED_OFF = "the recipe switches quantization off"

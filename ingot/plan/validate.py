@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from torch.fx import GraphModule, Node
 
+from ingot.capture.op_semantics import effect_of, operands
+from ingot.capture.op_semantics.weighted_ops import weight_axis
+from ingot.config.scopes import LIMITS
+from ingot.core.fx import constant_of, source_of
 from ingot.errors import PlanError, nearest
-from ingot.graph import constant_of, source_of
 from ingot.plan.model import Decision, Plan, Storage
 from ingot.plan.qparams import storage_for_bias
-from ingot.scopes import LIMITS
-from ingot.semantics import effect_of, operands
-from ingot.semantics.weights import weight_axis
 from ingot.targets.base import Target
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ingot.backends import Backend, Shader
-from ingot.graph import value_of
+from ingot.backends.base import Backend, Shader
+from ingot.core.fx import value_of
 from ingot.targets.base import Ability
 
 __all__ = ["SAMPLER", "SAMPLER_RGBA"]

@@ -11,7 +11,7 @@ from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, Par
 from torch.fx import Node
 
 from ingot.backends.sampler.job import MODES, PADDINGS, Job, Side
-from ingot.layout import layout_of
+from ingot.quantize.memory_format import layout_of
 
 CLONE = "_clone_dim_order"
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ingot.graph import call, value_of
-from ingot.legalize.rule import Rule
+from ingot.core.fx import call, value_of
+from ingot.rewrite.rule import Rule
 
 aten = torch.ops.aten
 

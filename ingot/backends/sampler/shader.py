@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from ingot.backends import Shader
+from ingot.backends.base import Shader
 from ingot.backends.sampler.job import MODES, PADDINGS, SIDES, Job, Side, read
 from ingot.errors import ArtefactError
-from ingot.targets.arm.scenario import run_scenario
-from ingot.targets.arm.vulkan import RUNNING, demand
+from ingot.targets.arm.scenario_runner import run_scenario
+from ingot.targets.arm.vulkan_tools import RUNNING, demand
 
 FOLDER = Path(__file__).parent / "shaders"
 STORED = {"image": ("float32", "int8"), "grid": ("float32", "int16", "int8"), "output": ("float32", "int8")}

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 import torch
 from torch.fx import Node
 
-from ingot.capture import first_sentence
-from ingot.graph import has_symbols, is_float, value_of
-from ingot.semantics.weights import weight_axis
-from ingot.targets.arm import memory
-from ingot.targets.arm.asking import Answers, refusals, refused_by_compiler
-from ingot.targets.arm.backend import Device, profile, runs_float
-from ingot.targets.arm.question import Question, behind, signature
-from ingot.targets.arm.rewriting import decomposed
+from ingot.capture.op_semantics.weighted_ops import weight_axis
+from ingot.core.fx import has_symbols, is_float, value_of
+from ingot.errors import first_sentence
+from ingot.targets.arm import answer_cache as memory
+from ingot.targets.arm.decompositions import decomposed
+from ingot.targets.arm.device import Device, profile, runs_float
+from ingot.targets.arm.partitioner_query import Answers, refusals, refused_by_compiler
+from ingot.targets.arm.query_graph import Question, behind, signature
 from ingot.targets.base import Ability
 
 NOWHERE: frozenset[str] = frozenset()

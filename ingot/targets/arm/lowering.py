@@ -12,8 +12,8 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from ingot.targets.arm.backend import Device, compile_spec, partitioner_class
-from ingot.targets.arm.marking import mark, separate
+from ingot.targets.arm.device import Device, compile_spec, partitioner_class
+from ingot.targets.arm.fusions import mark, separate
 from ingot.targets.arm.requirements import check_converter
 from ingot.targets.base import Files, digest
 

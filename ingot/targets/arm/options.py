@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from ingot.errors import InputError, nearest
-from ingot.targets.arm.backend import Device
+from ingot.targets.arm.device import Device
 
 NPU_OPTIONS = {
     "system_config": "memories and clocks, by a name in Vela's configuration file",

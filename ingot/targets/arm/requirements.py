@@ -72,7 +72,7 @@ COMMON = (
 
 def _installable() -> list[str]:
     """Lines for the shell, each once; those for the system only where this user may change it."""
-    from ingot.targets.arm.vulkan import REQUIREMENTS
+    from ingot.targets.arm.vulkan_tools import REQUIREMENTS
 
     root = hasattr(os, "geteuid") and os.geteuid() == 0 and shutil.which("apt-get")
     missing = [r.install for r in (*TOSA, VELA, CONVERTER, *REQUIREMENTS) if r.found() is None]

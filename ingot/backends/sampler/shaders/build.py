@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ingot.backends.sampler.shader import FOLDER, STORED, file_name
 from ingot.errors import ArtefactError
-from ingot.targets.arm.vulkan import RUNNER, call
+from ingot.targets.arm.vulkan_tools import RUNNER, call
 from ingot.targets.base import Requirement
 
 SOURCE = FOLDER / "sampler.comp"

@@ -1,0 +1,1 @@
+"""One float run over the data: statistics per value and sensitivity per quantization point."""

@@ -1,0 +1,1 @@
+"""From a module to a Program: exported, functional, canonical."""

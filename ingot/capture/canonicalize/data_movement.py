@@ -1,0 +1,148 @@
+"""Movement in its plainest spelling, found by following numbered elements.
+
+f(x) -> reshape(x), reshape(x[a:b]), cat([x[c:], x[:c]])
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ingot.capture.op_semantics import Kind, effect_of, operands
+from ingot.core.fx import call, calls, constant_of, has_symbols, is_float, replace, value_of
+
+aten = torch.ops.aten
+PLAIN = (aten.reshape.default, aten.slice.Tensor, aten.cat.default, aten.permute.default)  # plain already
+MOST_PIECES = 4  # a gather of more pieces than this is better left to a kernel that gathers
+
+
+def plain_movement(module: GraphModule) -> int:
+    """squeeze, flatten, select, split, unbind, roll …: where elements stay in order, or in a few runs, say so."""
+    return sum(_rewritten(node) for node in calls(module)) + _merge_reshapes(module)
+
+
+def _rewritten(node: Node) -> bool:
+    if node.target in PLAIN or not is_float(node) or has_symbols(value_of(node).shape):
+        return False
+    x = _moved(node)
+    if x is None:
+        return False
+    new = _plain(node, x, _positions(node, x))
+    if new is None:
+        return False
+    replace(node, new)
+    return True
+
+
+def _moved(node: Node) -> Node | None:
+    """The one value whose elements the node moves, unmixed, by constants only; looks through a getitem."""
+    op: Any = node.args[0] if node.target is operator.getitem else node
+    moved = [n for n in operands(op) if constant_of(n) is None] if isinstance(op, Node) else []
+    if len(moved) != 1 or op.op != "call_function" or not is_float(moved[0]):
+        return None
+    effect = effect_of(op, constant_of)
+    plain = effect.kind is Kind.MOVES and not effect.constants and len(effect.carriers) == 1
+    same_type = value_of(moved[0]).dtype == value_of(node).dtype  # a cast keeps elements in order too
+    return moved[0] if plain and same_type and not has_symbols(value_of(moved[0]).shape) else None
+
+
+def _positions(node: Node, x: Node) -> torch.Tensor:
+    """Which element of x, counted in order, stands at each place of the output."""
+    shape = tuple(value_of(x).shape)
+    numbered = torch.arange(value_of(x).numel(), dtype=torch.float64).reshape(shape)
+    op: Any = node.args[0] if node.target is operator.getitem else node
+    args = torch.fx.map_arg(op.args, lambda n: numbered if n is x else constant_of(n))
+    out = op.target(*args, **op.kwargs)
+    out = out[node.args[1]] if op is not node else out
+    return out.reshape(-1).long()
+
+
+def _plain(node: Node, x: Node, positions: torch.Tensor) -> Node | None:
+    shape, to = list(value_of(x).shape), list(value_of(node).shape)
+    everything = torch.arange(value_of(x).numel())
+    if torch.equal(positions, everything):
+        return call(node, aten.reshape.default, x, to)
+    cut = _cut(everything.reshape(shape), positions)
+    if cut is None:
+        return _rejoined(node, x, everything.reshape(shape), positions.reshape(to))
+    part = call(node, aten.slice.Tensor, x, *cut)
+    return part if list(value_of(part).shape) == to else call(node, aten.reshape.default, part, to)
+
+
+def _rejoined(node: Node, x: Node, numbered: torch.Tensor, places: torch.Tensor) -> Node | None:
+    """A few runs along one dimension, in another order: a roll, an index_select with constant indices."""
+    for dim, index in _selections(numbered, places):
+        runs = _runs(index)
+        if len(runs) <= MOST_PIECES:
+            return call(node, aten.cat.default, [call(node, aten.slice.Tensor, x, dim, *run) for run in runs], dim)
+    return None
+
+
+def selection(node: Node) -> tuple[Node, int, list[int]] | None:
+    """(x, dim, index) of an op that does what index_select does, whatever it is called: flip, roll, gather …"""
+    x = _moved(node) if is_float(node) and not has_symbols(value_of(node).shape) else None
+    if x is None:
+        return None
+    numbered = torch.arange(value_of(x).numel()).reshape(tuple(value_of(x).shape))
+    found = next(_selections(numbered, _positions(node, x).reshape(tuple(value_of(node).shape))), None)
+    return None if found is None else (x, *found)
+
+
+def _selections(numbered: torch.Tensor, places: torch.Tensor) -> Iterator[tuple[int, list[int]]]:
+    """The dimensions along which whole slices were taken, and which."""
+    if places.dim() != numbered.dim() or not places.numel():
+        return
+    for dim, size in enumerate(numbered.shape):
+        index = _along(places, dim) // numbered.stride(dim) % size
+        if _is_selection(numbered, places, dim, index):
+            yield dim, index.tolist()
+
+
+def _along(places: torch.Tensor, dim: int) -> torch.Tensor:
+    """The first element of each slice along dim."""
+    return places.transpose(0, dim).reshape(places.shape[dim], -1)[:, 0]
+
+
+def _is_selection(numbered: torch.Tensor, places: torch.Tensor, dim: int, index: torch.Tensor) -> bool:
+    chosen = numbered.index_select(dim, index)
+    return chosen.shape == places.shape and torch.equal(chosen, places)
+
+
+def _runs(index: list[int]) -> list[tuple[int, int]]:
+    """[3, 4, 0, 1, 2] -> [(3, 5), (0, 3)]"""
+    starts = [i for i in range(len(index)) if i == 0 or index[i] != index[i - 1] + 1]
+    ends = [*starts[1:], len(index)]
+    return [(index[a], index[b - 1] + 1) for a, b in zip(starts, ends, strict=True)]
+
+
+def _cut(numbered: torch.Tensor, positions: torch.Tensor) -> tuple[int, int, int] | None:
+    """(dim, start, end) if the positions are one piece along one dimension, in order."""
+    for dim, size in enumerate(numbered.shape):
+        length, rest = divmod(positions.numel() * size, numbered.numel())
+        if rest or not 0 < length < size:
+            continue
+        start = int(positions[0]) // numbered.stride(dim) % size
+        if start + length <= size and torch.equal(numbered.narrow(dim, start, length).reshape(-1), positions):
+            return dim, start, start + length
+    return None
+
+
+def _merge_reshapes(module: GraphModule) -> int:
+    """reshape(reshape(x, a), b) -> reshape(x, b), or x where that is its shape"""
+    merged = 0
+    for node in calls(module):
+        if not (_is_reshape(node) and _is_reshape(node.args[0])):  # asked anew: the one before may just have vanished
+            continue
+        merged += 1
+        node.args = (node.args[0].args[0], *node.args[1:])  # type: ignore[union-attr]
+        if value_of(node.args[0]).shape == value_of(node).shape:  # type: ignore[arg-type]
+            node.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
+    return merged
+
+
+def _is_reshape(arg: Any) -> bool:
+    return isinstance(arg, Node) and arg.target is aten.reshape.default

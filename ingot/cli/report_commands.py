@@ -1,0 +1,45 @@
+"""The verbs that read what casts saved: one page, or two castings side by side. No model is needed."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from ingot.cli.files import check_file, read_plan
+from ingot.cli.output import OK, Answer
+from ingot.core.atomic_file import whole_file
+from ingot.errors import InputError
+from ingot.result.report.compare import as_text, compared
+from ingot.result.report.facts import read_facts
+from ingot.result.report.html import document, page
+
+
+def run(options: argparse.Namespace) -> Answer:
+    return {"report": report, "compare": compare}[options.command](options)
+
+
+def report(options: argparse.Namespace) -> Answer:
+    folder = options.folder if options.folder.is_dir() else options.folder.parent
+    file = options.output or folder / "report.html"
+    _write(file, page(read_facts(options.folder)))
+    return OK, {"file": str(file)}, f"written to {file}"
+
+
+def compare(options: argparse.Namespace) -> Answer:
+    paths = (options.first, options.second)
+    first, second = ((str(path), read_facts(path), read_plan(path)) for path in paths)
+    try:
+        made = compared(first, second)
+    except (KeyError, TypeError, ValueError, AttributeError) as e:
+        why, hint = f"a part is missing or of the wrong kind ({e!r})", "cast again with this Ingot"
+        raise InputError(f"{first[0]} and {second[0]} cannot be compared", why=why, hint=hint) from e
+    if options.html:
+        _write(options.html, document(f"{first[0]} against {second[0]}", made))
+    told = [as_text(made), *([f"written to {options.html}"] if options.html else [])]
+    return OK, made, "\n".join(told)
+
+
+def _write(file: Path, text: str) -> None:
+    check_file(file)
+    with whole_file(file) as f:
+        f.write(text.encode())

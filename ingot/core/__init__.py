@@ -1,0 +1,1 @@
+"""Shared by every room: FX graphs, records of artefacts, files, memory, progress."""

@@ -1,0 +1,1 @@
+"""From a Q/DQ graph to a .pte: edge program, delegates, host ops with reasons."""

@@ -1,0 +1,141 @@
+"""What became of every op: delegates with what they take and give, host ops with their reasons."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ingot.core.artefact import Delegate, HostOp, TensorInfo
+from ingot.core.fx import source_of
+from ingot.lower.opaque_ops import OWNED
+from ingot.quantize.memory_format import layout_of
+from ingot.targets.base import Files, Target, digest
+
+VALUE = "ingot_value"
+
+
+@contextlib.contextmanager
+def listening() -> Iterator[dict[str, str]]:
+    """What the partitioner says of each op it leaves, caught from its own log."""
+    found: dict[str, str] = {}
+
+    class Catch(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            node, reason = getattr(record.msg, "node", None), getattr(record.msg, "reason", None)
+            if node is not None and reason:
+                found.setdefault(node.name, str(reason))
+
+    # Partitioners only: at this level a backend's serialiser writes its graphs into the current folder.
+    names = [n for n in list(logging.root.manager.loggerDict) if n.startswith("executorch") and "partition" in n]
+    loggers = [logging.getLogger(n) for n in names]
+    with contextlib.ExitStack() as stack:
+        for logger in loggers:
+            stack.enter_context(_listening(logger, Catch()))
+        yield found
+
+
+@contextlib.contextmanager
+def _listening(logger: logging.Logger, handler: logging.Handler) -> Iterator[None]:
+    level, propagate = logger.level, logger.propagate
+    logger.addHandler(handler)
+    logger.setLevel(logging.DEBUG)
+    logger.propagate = False
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+        logger.propagate = propagate
+
+
+def delegates_of(graph: GraphModule, files: Mapping[str, Files]) -> tuple[Delegate, ...]:
+    calls = [n for n in graph.graph.nodes if n.op == "call_function" and "call_delegate" in str(n.target)]
+    return tuple(_delegate(graph, n, files) for n in calls)
+
+
+def _delegate(graph: GraphModule, node: Node, files: Mapping[str, Files]) -> Delegate:
+    lowered = getattr(graph, str(node.args[0].target))  # type: ignore[union-attr]
+    ops = [n for n in lowered.original_module.graph.nodes if n.op == "call_function"]
+    kinds = [_op_name(n) for n in ops if n.target.__name__ != "getitem" and "quantize_per" not in str(n.target)]
+    inputs = tuple(tensor_info(a) for a in node.args[1:] if isinstance(a, Node))
+    outputs = tuple(tensor_info(u) for u in node.users if u.op == "call_function")
+    name = digest(lowered.processed_bytes)
+    size, values = _bytes(lowered), tuple(dict.fromkeys(v for n in ops if (v := _value(n))))
+    kept = files.get(name, {})
+    return Delegate(lowered.backend_id, len(kinds), inputs, outputs, tuple(kinds), name, size, values, kept)
+
+
+def _bytes(lowered: Any) -> int:
+    named = getattr(lowered, "named_data_store_output", None)
+    return len(lowered.processed_bytes) + sum(len(b) for b in (named.buffers if named else ()))
+
+
+def mark_values(quantized: GraphModule) -> None:
+    """Each op carries the name of its value where the backend's own names for it are lost: through re-tracing."""
+    for node in quantized.graph.nodes:
+        if isinstance(node.target, torch._ops.OpOverload):
+            node.meta["custom"] = {**(node.meta.get("custom") or {}), VALUE: node.name}
+
+
+def _value(node: Node) -> str | None:
+    return None if "quantize_per" in str(node.target) else (node.meta.get("custom") or {}).get(VALUE)
+
+
+def hosted_by(graph: GraphModule) -> dict[str, str]:
+    """By the name of each host op, the value of the program that it computes."""
+    nodes = [n for n in graph.graph.nodes if n.op == "call_function" and _is_host_op(n)]
+    return {n.name: value for n in nodes if (value := _value(n))}
+
+
+def tensor_info(node: Node) -> TensorInfo:
+    val = node.meta.get("val")
+    if not isinstance(val, torch.Tensor):
+        return TensorInfo(node.name, type(val).__name__, ())
+    shape = tuple(d if isinstance(d, int) else str(d) for d in val.shape)
+    return TensorInfo(node.name, str(val.dtype).removeprefix("torch."), shape, layout_of(val))
+
+
+def host_ops_of(graph: GraphModule, target: Target, reasons: dict[str, str]) -> tuple[HostOp, ...]:
+    nodes = [n for n in graph.graph.nodes if n.op == "call_function" and _is_host_op(n)]
+    return tuple(_host_op(n, target, reasons) for n in nodes)
+
+
+def _is_host_op(node: Node) -> bool:
+    name = str(node.target)
+    if "call_delegate" in name or getattr(node.target, "__name__", "") == "getitem":
+        return False
+    return not (_is_boundary_quantize(node) or "sym_size" in name or "sym_constrain" in name)
+
+
+def _is_boundary_quantize(node: Node) -> bool:
+    """Conversions of a graph input or of a graph output are the interface, not work left behind."""
+    if "quantize_per" not in str(node.target):
+        return False
+    return all(u.op == "output" for u in node.users) or all(n.op == "placeholder" for n in node.all_input_nodes)
+
+
+def _host_op(node: Node, target: Target, reasons: dict[str, str]) -> HostOp:
+    op = _op_name(node)
+    reason = reasons.get(node.name) or _unexplained(node, op, target)
+    if node.meta.get(OWNED):
+        reason = f"{' or '.join(b.name for b in target.beside)} owns it, and its partitioner did not take it"
+    hint = target.hints.get(
+        op.split(".")[0], "rewrite it with ops the backend has, or accept the extra hop to the host"
+    )
+    return HostOp(op, node.name, source_of(node), reason, hint)
+
+
+def _unexplained(node: Node, op: str, target: Target) -> str:
+    if (node.meta.get("custom") or {}).get("ingot") == "float" and not target.float_inside:
+        return f"it is planned in float, which {target.backend} does not run: `ingot why` says what for"
+    return f"{target.backend} has no kernel for {op}"
+
+
+def _op_name(node: Node) -> str:
+    name = getattr(node.target, "__name__", str(node.target))
+    return name.removeprefix("aten.")

@@ -1,0 +1,80 @@
+"""Is the quantized graph the plan? Read off the graph itself, slot by slot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.fx import GraphModule, Node
+
+from ingot.capture.op_semantics import operands
+from ingot.core.fx import constant_of, is_call, source_of
+from ingot.errors import PlanError
+from ingot.plan.model import Plan, Slot, Storage
+
+
+def audit(converted: GraphModule, module: GraphModule, plan: Plan) -> None:
+    """Every operand of every op, and every output: it arrives through exactly the roundings planned, in that order."""
+    made = {n.name: n for n in converted.graph.nodes}
+    for node in module.graph.nodes:
+        if node.op not in ("call_function", "output"):
+            continue
+        if node.name not in made:
+            raise _not_the_plan(Slot(node.name), "the op is gone", node)
+        if len(operands(node)) != len(operands(made[node.name])):
+            raise _not_the_plan(Slot(node.name), "it reads another number of values", node)
+        for i, (operand, found) in enumerate(zip(operands(node), operands(made[node.name]), strict=True)):
+            _compare(Slot(node.name, i), operand, *roundings(found), plan, node)
+
+
+def _compare(slot: Slot, operand: Node, found: list[Storage], start: Node, plan: Plan, node: Node) -> None:
+    stored, read = plan.storage(operand.name), plan.storage(slot.node, slot.operand)
+    planned = [s for s in (stored, read if read != stored else None) if s is not None]
+    if found != planned:
+        raise _not_the_plan(slot, f"planned {_text(planned)}, found {_text(found)}", node)
+    if start.name != operand.name and not (start.op == "get_attr" and constant_of(operand) is not None):
+        raise _not_the_plan(slot, f"it should read {operand.name} and reads {start.name}", node)
+
+
+def _text(roundings: list[Storage]) -> str:
+    return ", then ".join(map(str, roundings)) or "float"
+
+
+def _not_the_plan(slot: Slot, problem: str, node: Node) -> PlanError:
+    return PlanError(
+        f"the quantized graph is not the plan at {slot}",
+        where=source_of(node),
+        why=problem,
+        hint="please report this model; it is a defect of Ingot",
+    )
+
+
+def roundings(node: Node) -> tuple[list[Storage], Node]:
+    """The quantize-dequantize pairs on the way from where a value is made to here, first to last; and that place."""
+    found: list[Storage] = []
+    while is_call(node, "dequantize_per_tensor") or is_call(node, "dequantize_per_channel"):
+        found.insert(0, parameters(node))
+        node = operands(node)[0]
+        if is_call(node, "quantize_per_tensor") or is_call(node, "quantize_per_channel"):
+            if parameters(node) != found[0]:
+                return [*found, parameters(node)], node
+            node = operands(node)[0]
+    return found, node
+
+
+def parameters(node: Node) -> Storage:
+    """The numbers of a (de)quantize node, per tensor (x, scale, zp, min, max, dtype) or per channel (… axis …)."""
+    if "per_channel" in str(node.target):
+        _, scale, zero, axis, low, high, dtype = node.args[:7]
+        return Storage(_name(dtype), _numbers(scale), _numbers(zero), low, high, axis)  # type: ignore[arg-type]
+    _, scale, zero, low, high, dtype = node.args[:6]
+    return Storage(_name(dtype), scale, zero, low, high)  # type: ignore[arg-type]
+
+
+def _name(dtype: Any) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _numbers(arg: Any) -> tuple[Any, ...]:
+    tensor = constant_of(arg) if isinstance(arg, Node) else arg
+    assert tensor is not None  # torchao keeps scales and zero points of channels as constants
+    return tuple(tensor.tolist())

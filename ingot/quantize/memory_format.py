@@ -1,0 +1,97 @@
+"""Images among inputs and outputs that lie in memory as N, H, W, C: then no delegate has to turn them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch.export import ExportedProgram
+from torch.fx import GraphModule, Node
+from torch.fx.passes.infra.pass_base import PassResult
+
+from ingot.capture.export import Program
+from ingot.capture.inputs import memory_format_of
+from ingot.core.fx import output_nodes, value_of
+from ingot.errors import InputError, nearest
+
+
+def images_of(patterns: Sequence[str], module: GraphModule) -> tuple[str, ...]:
+    """The inputs and outputs that a recipe means; by a pattern only what can be an image."""
+    nodes = {n.name: n for n in (*_inputs(module), *output_nodes(module))}
+    found = {name: None for p in patterns for name in _matching(p, nodes)}
+    return tuple(found)
+
+
+def _inputs(module: GraphModule) -> list[Node]:
+    return [n for n in module.graph.nodes if n.op == "placeholder"]
+
+
+def _matching(pattern: str, nodes: dict[str, Node]) -> Iterator[str]:
+    named = [name for name in nodes if fnmatchcase(name, pattern)]
+    if not named:
+        raise InputError(f"the model has no input or output '{pattern}'", hint=nearest(pattern, nodes))
+    for name in named:
+        sizes = tuple(getattr(value_of(nodes[name]), "shape", ()))
+        if len(sizes) == 4:
+            yield name
+        elif name == pattern:
+            raise InputError(
+                f"'{name}' cannot be channels-last",
+                why=f"it has {len(sizes)} dimensions, an image has 4: N, C, H, W",
+                hint="leave it out of channels_last",
+            )
+
+
+def laid_out(program: Program, images: Sequence[str]) -> Program:
+    """The same program, called with images that lie as the plan says."""
+    inputs = zip(program.example_inputs, _inputs(program.module), strict=True)
+    given = tuple(_turned(x) if n.name in images else x for x, n in inputs)
+    return replace(program, example_inputs=given)
+
+
+def _turned(x: torch.Tensor) -> torch.Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def turning(which: Sequence[bool]) -> Callable[[GraphModule], PassResult]:
+    """A pass over an edge program that has these outputs channels-last; those that come out so are left alone."""
+
+    def turn(module: GraphModule) -> PassResult:
+        last = next(n for n in reversed(module.graph.nodes) if n.op == "output")
+        given = [n for n in last.args[0] if isinstance(n, Node)][-len(which) :]  # type: ignore[union-attr]
+        wanted = {n for n, turn in zip(given, which, strict=True) if turn}  # what it keeps comes before what it gives
+        turned = {n: _turned_after(n) for n in wanted}
+        last.args = (tuple(turned.get(n, n) for n in last.args[0]),)  # type: ignore[union-attr,arg-type]
+        module.recompile()
+        return PassResult(module, any(n is not made for n, made in turned.items()))
+
+    return turn
+
+
+def _turned_after(node: Any) -> Any:
+    from executorch.exir.dialects._ops import ops
+
+    if node.meta["val"].is_contiguous(memory_format=torch.channels_last):
+        return node
+    with node.graph.inserting_after(node):
+        made = node.graph.call_function(
+            ops.edge.dim_order_ops._clone_dim_order.default, (node,), {"dim_order": [0, 2, 3, 1]}
+        )
+    made.meta = {**node.meta, "val": _turned(node.meta["val"])}
+    return made
+
+
+def layouts(program: ExportedProgram) -> tuple[list[str], list[str]]:
+    """Of the inputs and of the outputs, as the program takes and gives them."""
+    values = {n.name: n.meta.get("val") for n in program.graph.nodes}
+    taken, given = program.graph_signature.user_inputs, program.graph_signature.user_outputs
+    # A number or None that is passed through has no name.
+    return [layout_of(values[n]) for n in taken if n in values], [layout_of(values[n]) for n in given if n in values]
+
+
+def layout_of(val: object) -> str:
+    last = isinstance(val, torch.Tensor) and memory_format_of(val) is torch.channels_last
+    return "channels_last" if last else "contiguous"

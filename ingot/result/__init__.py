@@ -1,0 +1,1 @@
+"""What a cast returns: casting, details, report, scenario."""

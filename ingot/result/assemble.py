@@ -1,0 +1,140 @@
+"""The end of the road, for every way that leads there: lowered, executed, judged."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+import torch
+
+from ingot.calibrate.statistics import Ranges
+from ingot.capture.export import Program
+from ingot.config.recipe import Recipe
+from ingot.core.artefact import Check
+from ingot.core.progress import Steps
+from ingot.errors import ArtefactError, MismatchError
+from ingot.lower.edge import MAIN, lower_graph
+from ingot.plan.model import Plan
+from ingot.result.casting import Casting
+from ingot.targets.base import Target
+from ingot.verify.check import Evidence, verify_artefact
+from ingot.verify.localize.diagnose import find as find_error
+from ingot.verify.localize.finding import Finding
+
+WELL_DB = 20.0  # nearer to its graph than to the float model by so much: what is between those two is rounding
+
+Batch = tuple[torch.Tensor, ...]
+
+
+def lowered(
+    program: Program, form: Program, quantized: Any, plan: Plan, target: Target, recipe: Recipe, steps: Steps,
+    others: Mapping[str, tuple[Program, Any]] | None = None, in_double: bool = True,
+) -> Casting:  # fmt: skip
+    target.get_ready()
+    with steps("lower"):
+        done = lower_graph(form, quantized, plan, target, others)
+    parts = {MAIN: (form, quantized), **(others or {})}
+    kept = {
+        name: Evidence(*parts[name], target, recipe, m.io, m.delegates, name, m.host_ops, in_double)
+        for name, m in done.methods.items()
+    }
+    main = done.methods[MAIN]
+    performance = tuple(p for d in main.delegates if (p := target.performance(d.files)) is not None)
+    evidence = replace(kept.pop(MAIN), others=kept)
+    return Casting(
+        target.name, done.pte, main.delegates, main.host_ops, main.io, plan, None, dict(steps.seconds),
+        (*program.notes, *plan.notes), performance, hosted=main.hosted, evidence=evidence,
+    )  # fmt: skip
+
+
+def verified(
+    casting: Casting, kept: list[Batch], steps: Steps, on_mismatch: str, ranges: Ranges | None = None
+) -> Casting:
+    with steps("verify"):
+        check = _verify_or_keep(casting, kept, on_mismatch)
+    seen = replace(casting.evidence, ranges=ranges, batch=casting.evidence.program.flatten(kept[0]))
+    casting = replace(casting, evidence=seen)
+    done = casting.checked(check, steps.seconds)
+    if not check.passed and on_mismatch == "raise":
+        raise _mismatch(done)
+    return done
+
+
+def _verify_or_keep(casting: Casting, kept: list[Batch], on_mismatch: str) -> Check:
+    """With on_mismatch='keep' an artefact that does not even run is handed over too, marked as failed."""
+    try:
+        return check_of(casting, kept)
+    except ArtefactError as e:
+        if on_mismatch == "raise":
+            raise
+        return Check(casting.evidence.target.executed_on(), 0, (), passed=False, culprit=str(e))
+
+
+def check_of(casting: Casting, batches: Iterable[Any]) -> Check:
+    """Executed and compared; where the artefact leaves its own graph, with the op at which it does."""
+    chosen = list(islice(batches, casting.evidence.recipe.verify_batches))
+    check = run_and_compare(casting, chosen)
+    if check.passed or not left_its_graph(check, casting.evidence.recipe):
+        return check
+    with suppress(Exception):  # the check stands, whatever happens while looking for where the error starts
+        check = replace(check, culprit=localized(casting, chosen).culprit or check.culprit)
+    return check
+
+
+def run_and_compare(casting: Casting, batches: Iterable[Any]) -> Check:
+    """With no more said of a culprit than the graphs tell."""
+    evidence = casting.evidence
+    with _naming_kernels(casting):
+        return verify_artefact(casting.pte, evidence, (evidence.program.flatten(b) for b in batches))
+
+
+def left_its_graph(check: Check, recipe: Recipe) -> bool:
+    """It failed, and not by rounding alone: it is not much nearer to its graph than to the float model."""
+    bad = [o for o in check.outputs if o.problem is not None and o.faithful_db < recipe.min_faithful_db]
+    return any(not o.faithful_db > o.sqnr_db + WELL_DB for o in bad)
+
+
+def localized(casting: Casting, batches: Iterable[Any]) -> Finding:
+    """Where the error starts, and whose it is."""
+    flat = [casting.evidence.program.flatten(b) for b in batches]
+    with _naming_kernels(casting):
+        return find_error(casting, flat)
+
+
+@contextmanager
+def _naming_kernels(casting: Casting) -> Iterator[None]:
+    try:
+        yield
+    except ArtefactError as e:
+        raise _missing_kernel(e, casting) or e from e.__cause__
+
+
+def _missing_kernel(error: ArtefactError, casting: Casting) -> ArtefactError | None:
+    """The runtime names the op it has no kernel for; the user's line of it is known here."""
+    said = re.search(r"Missing operator: \[\d+\] \w+::(\w+)", error.why or "")
+    op = next((o for o in casting.host_ops if said and o.op.split(".")[0] == said[1]), None)
+    if op is None:
+        return None
+    why = f"{op.reason}, and the runtime here has no host kernel for it either"
+    hint = "write it with other ops, or give the runtime a kernel for it and verify there"
+    return ArtefactError(f"nothing can run {op.op}", where=f"{op.name} ({op.source})", why=why, hint=hint)
+
+
+def _mismatch(casting: Casting) -> MismatchError:
+    check = casting.check
+    assert check is not None
+    bad = [f"{o.name}: {o.problem}" for o in check.outputs if o.problem]
+    strayed = left_its_graph(check, casting.evidence.recipe)
+    hint = "read plan.why() of that value, give more calibration data, or inspect it with on_mismatch='keep'"
+    reduced = "cut it down with ingot.reduce(…) or `ingot localize … --reduce repro.py`, and report that to the backend"
+    return MismatchError(
+        f"the {casting.target} artefact is wrong",
+        check=check,
+        where=check.culprit,
+        why="; ".join(bad),
+        hint=reduced if strayed else hint,
+    )

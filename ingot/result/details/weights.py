@@ -1,0 +1,38 @@
+"""What each constant takes in the file, as the plan stores it."""
+
+from __future__ import annotations
+
+import torch
+from torch.fx import Node
+
+from ingot.capture.op_semantics import operands
+from ingot.core.fx import constant_of, module_path
+from ingot.plan.model import Storage
+from ingot.result.casting import Casting
+from ingot.result.details.model import Weight
+from ingot.result.details.nodes import places_of
+
+
+def weights_of(casting: Casting) -> tuple[Weight, ...]:
+    """Each tensor once, under its first reader."""
+    places, layers = places_of(casting), {layer.name: layer.bytes for layer in casting.layers}
+    found: dict[str, Weight] = {}
+    for node in casting.evidence.program.module.graph.nodes:
+        for operand, read in enumerate(operands(node)):
+            tensor, name = constant_of(read), str(read.target)
+            if tensor is not None and name not in found:
+                storage = casting.plan.storage(node.name, operand)
+                found[name] = _weight(name, tensor, node, storage, places.get(node.name), layers.get(node.name))
+    return tuple(found.values())
+
+
+def _weight(
+    name: str, tensor: torch.Tensor, reader: Node, storage: Storage | None, place: int | None, packed: int | None
+) -> Weight:
+    """`packed` is what a weight scheme counted for the matrix of this reader."""
+    dtype = str(tensor.dtype).removeprefix("torch.") if storage is None else storage.dtype
+    size = tensor.numel() * getattr(torch, dtype).itemsize
+    by_scheme = packed is not None and tensor.dim() == 2
+    bits = "packed" if by_scheme else dtype
+    stored = packed if by_scheme and packed is not None else size
+    return Weight(name, reader.name, module_path(reader), tuple(tensor.shape), bits, stored, place)

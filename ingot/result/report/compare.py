@@ -1,0 +1,135 @@
+"""Two castings side by side, as plain data and as lines for a terminal."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import zip_longest
+from typing import Any
+
+from ingot.plan.model import Plan
+from ingot.result.report.text import Facts, count, decibel, outcome
+
+Side = tuple[str, Facts, Plan]  # its name, its facts, its plan
+LESS, MORE = -1, 1  # which way is better
+
+
+def compared(first: Side, second: Side) -> Facts:
+    """Rows of figures, where errors are, what is stored otherwise, what stayed on the host."""
+    a, b = first[1], second[1]
+    return {
+        "sides": [_side(name, facts) for name, facts, _ in (first, second)],
+        "rows": [row for row in _rows(a, b) if row["first"] is not None or row["second"] is not None],
+        "plan": [dict(zip(("slot", "first", "second"), d, strict=True)) for d in first[2].differences(second[2])],
+        "host_ops": _hosts({name: facts["host_ops"] for name, facts, _ in (first, second)}),
+        "versions": _versions(a["versions"], b["versions"]),
+    }
+
+
+def _side(name: str, facts: Facts) -> Facts:
+    errors = [[i, n["sqnr_db"], n["name"]] for i, n in enumerate(facts["nodes"]) if n["sqnr_db"] is not None]
+    return {"name": name, "target": facts["target"], "values": len(facts["nodes"]), "errors": errors}
+
+
+def _rows(a: Facts, b: Facts) -> Iterator[Facts]:
+    yield _row("target", "text", a["target"], b["target"])
+    yield _row("verdict", "text", outcome(a["check"]), outcome(b["check"]))
+    yield _row("executed on", "text", _executed(a), _executed(b))
+    yield _row("delegates", "count", len(a["delegates"]), len(b["delegates"]), LESS)
+    yield _row("host ops", "count", len(a["host_ops"]), len(b["host_ops"]), LESS)
+    yield _row("bytes", "count", a["bytes"], b["bytes"], LESS)
+    nothing: Facts = {}
+    for one, other in zip_longest(_outputs(a), _outputs(b), fillvalue=nothing):
+        name = one.get("name") or other.get("name")
+        yield _row(f"SQNR of {name}", "db", one.get("sqnr_db"), other.get("sqnr_db"), MORE)
+    yield _row("a run, measured", "ms", _measured(a), _measured(b), LESS)
+    yield _row("a run, estimated", "ms", _estimated(a), _estimated(b), LESS)
+    yield _row("the cast took", "seconds", sum(a["timings"].values()), sum(b["timings"].values()))
+    yield _row("requantizes", "count", _requantizes(a), _requantizes(b), LESS)
+    mine, theirs = _precisions(a), _precisions(b)
+    for precision in sorted(mine | theirs):
+        yield _row(f"ops in {precision}", "count", mine[precision], theirs[precision])
+
+
+def _executed(facts: Facts) -> str | None:
+    return facts["check"]["executed_on"] if facts["check"] else None
+
+
+def _outputs(facts: Facts) -> list[Facts]:
+    return list(facts["check"]["outputs"]) if facts["check"] else []
+
+
+def _measured(facts: Facts) -> float | None:
+    return facts["timing"]["seconds"] if facts["timing"] else None
+
+
+def _estimated(facts: Facts) -> float | None:
+    """By the compiler, for all delegates together: another machine, so no row with what was measured here."""
+    known = [p["seconds"] for p in facts["performance"] if p.get("seconds")]
+    return sum(known) if known else None
+
+
+def _requantizes(facts: Facts) -> int:
+    return sum(read["converts"] == "requantize" for n in facts["nodes"] for read in n["reads"])
+
+
+def _precisions(facts: Facts) -> Counter[str]:
+    return Counter(n["precision"] for n in facts["nodes"] if n["op"] not in ("input", "output"))
+
+
+def _row(what: str, as_: str, first: Any, second: Any, better: int = 0) -> Facts:
+    change, mood = _change(as_, first, second, better)
+    return {"what": what, "as": as_, "first": first, "second": second, "change": change, "mood": mood}
+
+
+def _change(as_: str, first: Any, second: Any, better: int) -> tuple[str, str]:
+    if first is None or second is None or first == second:
+        return ("same" if first == second else ""), ""
+    if as_ == "text":
+        return "other", "differs"
+    step = float(second) - float(first)
+    mood = "" if not better else "better" if step * better > 0 else "worse"
+    if as_ == "db":
+        return f"{step:+.1f} dB", mood
+    return f"{step:+,.0f}" if as_ == "count" and abs(first) < 100 else f"{100 * step / float(first):+.1f} %", mood
+
+
+def _hosts(by_name: dict[str, list[Facts]]) -> list[Facts]:
+    """Each op once, and in which of them."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for name, ops in by_name.items():
+        for h in ops:
+            found.setdefault((h["op"], h["source"], h["reason"]), []).append(name)
+    keys = ("op", "source", "reason")
+    return [{**dict(zip(keys, op, strict=True)), "where": _where(names)} for op, names in found.items()]
+
+
+def _where(names: list[str]) -> str:
+    return "both" if len(set(names)) == 2 else names[0]
+
+
+def _versions(a: Facts, b: Facts) -> list[Facts]:
+    return [{"what": k, "first": a.get(k, ""), "second": b.get(k, "")} for k in {**a, **b}]
+
+
+def as_text(data: Facts) -> str:
+    """A table, then the host ops and how many places are stored otherwise."""
+    names = [side["name"] for side in data["sides"]]
+    told = [r for r in data["rows"] if r["what"] != "executed on"]  # a sentence each, too long for a column
+    cells = [(r["what"], shown(r["as"], r["first"]), shown(r["as"], r["second"]), r["change"]) for r in told]
+    table = [("", *names, ""), *cells]
+    widths = [max(len(row[i]) for row in table) for i in range(4)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
+    hosts = [f"on the host in {h['where']}: {h['op']} at {h['source']}: {h['reason']}" for h in data["host_ops"]]
+    stored = f"stored otherwise: {count(len(data['plan']), 'place')} (`ingot diff` lists them)" if data["plan"] else ""
+    return "\n".join([*lines, *hosts, stored or "everything is stored alike"])
+
+
+def shown(as_: str, value: Any) -> str:
+    """A figure as the page shows it too."""
+    if value is None:
+        return "–"
+    forms = {"count": "{:,}", "ms": "{:.3g} ms", "seconds": "{:.2f} s", "percent": "{:.1f} %", "text": "{}"}
+    if as_ == "db":
+        return decibel(value)
+    return forms[as_].format(1e3 * value if as_ == "ms" else value)

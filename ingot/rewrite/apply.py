@@ -1,0 +1,138 @@
+"""Rewrites that keep an op inside the delegate: one rule a file, its docstring is the rewrite, its numbers compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch.fx import GraphModule, Node
+
+from ingot.capture.canonicalize.passes import check_same, outputs, settle
+from ingot.capture.export import Program
+from ingot.config.recipe import Recipe
+from ingot.core.fx import copied
+from ingot.core.host_memory import unsearched
+from ingot.errors import CaptureError, InputError, nearest
+from ingot.patches.retrace import uncompiled
+from ingot.rewrite import attention, depth_pool, elu, hardsigmoid, layer_norm, rms_norm, softmax, softplus
+from ingot.rewrite import constant_adds as sums
+from ingot.rewrite import expand as expands
+from ingot.rewrite import index_put as writes
+from ingot.rewrite import matmul as products
+from ingot.rewrite import mean as means
+from ingot.rewrite import permute_chains as moves
+from ingot.rewrite import reduce_sum as totals
+from ingot.rewrite import scalar_operands as scalars
+from ingot.rewrite import slice_scatter as scatter
+from ingot.rewrite import strided_slice as strides
+from ingot.rewrite import upsample_nearest as upsampling
+from ingot.rewrite import where_scalar as choices
+from ingot.rewrite.fragmentation import Islands, islands
+from ingot.rewrite.rule import Rule
+from ingot.targets.base import Target
+
+__all__ = ["Legal", "Rule", "for_vulkan", "for_xnnpack", "legalized"]
+Ask = Callable[[Node], Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Legal:
+    """The program as a target will see it, and which rules made it so."""
+
+    program: Program
+    rewrites: tuple[str, ...]
+
+
+def for_xnnpack() -> Sequence[Rule]:
+    """In order: a rule may leave work for those after it (attention makes products, a hard sigmoid numbers)."""
+    early = (sums, scatter, strides, upsampling, depth_pool, hardsigmoid, softplus, elu)
+    late = (attention, products, softmax, layer_norm, means, totals, scalars, expands, moves)
+    return tuple(m.RULE for m in (*early, *late))
+
+
+def for_vulkan() -> Sequence[Rule]:
+    return tuple(m.RULE for m in (scatter, writes, rms_norm, choices))
+
+
+def legalized(program: Program, target: Target, recipe: Recipe) -> Legal:
+    """The program rewritten for `target`; the same arguments give the same object."""
+    if program.legal_for == target.name:
+        return Legal(program, ())
+    ask = target.ability if target.answers_at_once else None
+    return _legalized(program, target.name, recipe.without_rules, tuple(target.rules()), ask)
+
+
+@lru_cache(maxsize=4)
+@unsearched()
+def _legalized(
+    program: Program, _target: str, without: tuple[str, ...], rules: tuple[Rule, ...], ask: Ask | None
+) -> Legal:
+    for name in without:
+        if name not in {r.name for r in rules}:
+            raise InputError(f"no rewriting rule '{name}'", hint=nearest(name, [r.name for r in rules]))
+    with uncompiled():
+        found = _searched(program, [r for r in rules if r.name not in without], ask)
+    found.module.recompile()
+    return Legal(replace(program, module=found.module), found.rewrites)
+
+
+@dataclass(frozen=True)
+class _State:
+    """How far the search is: the graph, what it still leaves to the host, and the rules that made it so."""
+
+    module: GraphModule
+    left: Islands
+    rewrites: tuple[str, ...] = ()
+    spare: GraphModule | None = None  # a copy for the next rule, where the one before found nothing in it
+
+
+def _searched(program: Program, rules: Sequence[Rule], ask: Ask | None) -> _State:
+    """Rule after rule. One may leave more to the host for those after it to take (attention leaves products); one that
+    nothing makes good is left out, and the search begins again without it."""
+    module, wanted = copied(program.module), outputs(program.module, program.example_inputs)
+    best = now = _State(module, _left(module, ask))
+    raised: list[Rule] = []
+    for rule in rules:
+        before, now = now, _after(rule, now, program.example_inputs, wanted, ask)
+        raised += [rule] if now.left > before.left else []
+        best, raised = (now, []) if now.left <= best.left else (best, raised)
+    if not raised:
+        # The tensors are the user's own: a rule that writes into them must not go unseen.
+        check_same("rewriting", wanted, outputs(now.module, program.example_inputs))
+        return now
+    again = _searched(program, [r for r in rules if r is not raised[0]], ask)
+    return replace(again, rewrites=(*again.rewrites, f"{raised[0].name}: not used, it would leave more to the host"))
+
+
+Inputs = tuple[torch.Tensor, ...]
+
+
+def _after(rule: Rule, now: _State, inputs: Inputs, wanted: list[torch.Tensor], ask: Ask | None) -> _State:
+    changed = now.spare or copied(now.module)
+    if not (found := rule.apply(changed)):
+        return replace(now, spare=changed)
+    module, places = _compared(rule, now.module, changed, found, inputs, wanted)
+    if module is now.module:
+        return replace(now, rewrites=(*now.rewrites, *places), spare=None)
+    left = _left(module, ask)
+    saved = now.left.saved_by(left) if ask else "not weighed, asking this target takes too long"
+    return _State(module, left, (*now.rewrites, *places, f"{rule.name}: {saved}"))
+
+
+def _left(module: GraphModule, ask: Ask | None) -> Islands:
+    return islands(module, ask) if ask else Islands(0, 0)
+
+
+def _compared(
+    rule: Rule, module: GraphModule, changed: GraphModule, places: list[str], inputs: Inputs, wanted: list[torch.Tensor]
+) -> tuple[GraphModule, list[str]]:
+    """The module after the rule; as it was, with a word, where the rule would move the numbers."""
+    try:
+        settle(changed)
+        check_same(rule.name, wanted, outputs(changed, inputs))
+    except CaptureError as e:
+        return module, [f"{rule.name}: not used, {e.what}"]
+    return changed, [f"{rule.name}: {place}" for place in places]

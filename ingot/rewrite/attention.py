@@ -1,0 +1,137 @@
+"""scaled_dot_product_attention(q, k, v, mask) -> softmax(q * scale @ k.T + mask) @ v
+
+A mask of booleans made at run time becomes (float(mask) - 1) * 1e9, one of floats max(mask, -1e9), once for all layers
+that read it; rows with every key masked are zero in eager, so the result is multiplied by float(any key is not masked).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ingot.core.fx import add_constant, call, constant_of, has_symbols, value_of
+from ingot.rewrite.rule import Rule
+
+aten = torch.ops.aten
+NEVER = -1e9  # exp of it is zero in float32, and unlike -inf it survives a subtraction
+
+
+def rewrite(node: Node) -> Node | None:
+    """The backend's own decomposition guards against rows with every key masked, which splits the program."""
+    if node.target is not aten.scaled_dot_product_attention.default or has_symbols(value_of(node).shape):
+        return None
+    q, k, v, mask, dropout, causal, scale, grouped = _arguments(node)
+    if dropout or grouped or value_of(q).shape[:-2] != value_of(k).shape[:-2]:
+        return None
+    bias = _bias(node, mask, causal)
+    if mask is not None and bias is None:
+        return None
+    factor = 1 / math.sqrt(value_of(q).shape[-1]) if scale is None else scale
+    out = _attended(node, q, k, v, bias, factor)
+    seen = _some_key(node, mask)
+    return out if seen is None else call(node, aten.mul.Tensor, out, seen)
+
+
+def _attended(node: Node, q: Node, k: Node, v: Node, bias: Node | None, factor: float) -> Node:
+    """All heads of all examples are one batch where the mask allows it: a product of batches takes three dimensions."""
+    heads = value_of(q).shape[:-2]
+    flat = bias if bias is None or len(heads) < 2 else _flat_bias(bias, heads)
+    if len(heads) < 2 or (bias is not None and flat is None):
+        return _plain(node, q, k, v, bias, factor)
+    out = _plain(node, _flat(node, q), _flat(node, k), _flat(node, v), flat, factor)
+    return call(node, aten.reshape.default, out, list(value_of(node).shape))
+
+
+def _plain(node: Node, q: Node, k: Node, v: Node, bias: Node | None, factor: float) -> Node:
+    rank = value_of(k).dim()
+    keys = call(node, aten.permute.default, k, [*range(rank - 2), rank - 1, rank - 2])
+    scores = call(node, aten.mul.Tensor, call(node, aten.matmul.default, q, keys), factor)
+    scores = scores if bias is None else call(node, aten.add.Tensor, scores, bias)
+    return call(node, aten.matmul.default, call(node, aten.softmax.int, scores, -1), v)
+
+
+def _flat(node: Node, x: Node) -> Node:
+    shape = value_of(x).shape
+    return call(node, aten.reshape.default, x, [math.prod(shape[:-2]), *shape[-2:]])
+
+
+def _flat_bias(bias: Node, heads: torch.Size) -> Node | None:
+    """The mask for heads in one row; None for one that differs by some of the leading dimensions only."""
+    shape = (*[1] * (len(heads) + 2 - value_of(bias).dim()), *value_of(bias).shape)
+    if shape[:-2] not in ((1,) * len(heads), tuple(heads)):
+        return None
+    flat, constant = [math.prod(shape[:-2]), *shape[-2:]], constant_of(bias)
+    if constant is not None:
+        return _as_constant(bias, constant.reshape(flat))
+    return _once(bias, "ingot_flat", lambda at: call(at, aten.reshape.default, bias, flat))
+
+
+def _arguments(node: Node) -> tuple[Any, ...]:
+    defaults = (None, None, None, None, 0.0, False, None, False)
+    names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal", "scale", "enable_gqa")
+    given = (*node.args, *defaults[len(node.args) :])
+    return tuple(node.kwargs.get(n, g) for n, g in zip(names, given, strict=True))
+
+
+def _bias(node: Node, mask: Any, causal: bool) -> Any:
+    """What is added to the scores: a constant for a causal or constant mask, the mask itself if it is float."""
+    if causal:
+        queries, keys = value_of(node.args[0]).shape[-2], value_of(node.args[1]).shape[-2]  # type: ignore[arg-type]
+        return _constant(node, torch.ones(queries, keys, dtype=torch.bool).tril())
+    constant = constant_of(mask) if mask is not None else None
+    if constant is not None and constant.dtype == torch.bool:
+        return _constant(node, constant) if bool(constant.any(-1).all()) else None
+    if constant is not None:
+        return _finite(node, constant) if bool((constant > NEVER).any(-1).all()) else None
+    if mask is None:
+        return None
+    if value_of(mask).dtype == torch.bool:
+        return _once(mask, "ingot_bias", lambda at: _from_booleans(at, mask, value_of(node).dtype))
+    return _once(mask, "ingot_bias", lambda at: call(at, aten.clamp.default, mask, NEVER))
+
+
+def _from_booleans(at: Node, mask: Node, dtype: torch.dtype) -> Node:
+    allowed = _as_float(at, mask, dtype)
+    return call(at, aten.mul.Tensor, call(at, aten.sub.Tensor, allowed, 1.0), -NEVER)
+
+
+def _some_key(node: Node, mask: Any) -> Node | None:
+    """1.0 for rows with a key to attend to, 0.0 for the others; only a mask made at run time needs it."""
+    if mask is None or constant_of(mask) is not None:
+        return None
+    return _once(mask, "ingot_some", lambda at: _seen(at, mask, value_of(node).dtype))
+
+
+def _seen(at: Node, mask: Node, dtype: torch.dtype) -> Node:
+    allowed = mask if value_of(mask).dtype == torch.bool else call(at, aten.gt.Scalar, mask, NEVER)
+    return _as_float(at, call(at, aten.any.dim, allowed, -1, True), dtype)
+
+
+def _as_float(at: Node, mask: Node, dtype: torch.dtype) -> Node:
+    return call(at, aten.to.dtype, mask, dtype)
+
+
+def _once(mask: Node, key: str, make: Callable[[Node], Node]) -> Node:
+    """Made right after the mask, and found again by the next layer."""
+    if key not in mask.meta:
+        mask.meta[key] = make(mask.next)
+    return mask.meta[key]
+
+
+def _constant(node: Node, allowed: torch.Tensor) -> Node:
+    return _finite(node, torch.where(allowed, 0.0, NEVER))
+
+
+def _finite(node: Node, bias: torch.Tensor) -> Node:
+    return _as_constant(node, bias.clamp(min=NEVER).to(value_of(node).dtype))
+
+
+def _as_constant(node: Node, tensor: torch.Tensor) -> Node:
+    return add_constant(node.graph.owning_module, tensor, f"{node.name}_mask", node)  # type: ignore[arg-type]
+
+
+RULE = Rule("attention in plain steps", rewrite)

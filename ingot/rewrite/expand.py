@@ -1,0 +1,36 @@
+"""div(x, expand(y, shape)) -> div(x, y), and so for every op that stretches its operands by itself"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ingot.core.fx import call, value_of
+from ingot.rewrite.rule import Rule
+
+aten = torch.ops.aten
+
+
+def rewrite(node: Node) -> Node | None:
+    if not any(isinstance(a, Node) and a.target is aten.expand.default for a in node.args):
+        return None
+    args = [a.args[0] if isinstance(a, Node) and a.target is aten.expand.default else a for a in node.args]
+    target: Any = node.target
+    return call(node, target, *args) if not node.kwargs and _stretches(node, args) else None
+
+
+def _stretches(node: Node, args: list[Any]) -> bool:
+    """Found by trying: the same shape comes out of the smaller operands, as broadcasting has it."""
+    inner = [value_of(a).shape for a in args if isinstance(a, Node)]
+    try:
+        together = torch.broadcast_shapes(*inner)
+        given = [value_of(a) if isinstance(a, Node) else a for a in args]
+        made = node.target(*given)  # type: ignore[operator]
+    except (RuntimeError, ValueError):
+        return False
+    return len(inner) > 1 and together == value_of(node).shape == made.shape
+
+
+RULE = Rule("operands stretched by their reader", rewrite)

@@ -1,0 +1,47 @@
+"""layer_norm(x, [d], w, b) -> c = x - linear(x, 1/d); c * rsqrt(linear(c * c, 1/d, eps)) * w + b"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ingot.core.fx import same_constant, value_of
+from ingot.rewrite.rule import Rule, in_float
+
+aten = torch.ops.aten
+REASON = "part of a norm: statistics need float"
+
+
+def rewrite(node: Node) -> Node | None:
+    if node.target is not aten.layer_norm.default or len(node.args[1]) != 1:  # type: ignore[arg-type]
+        return None
+    x, (width,), weight, bias, eps = _arguments(node)
+    centred = in_float(node, REASON, aten.sub.Tensor, x, mean_over_last(node, x, width))
+    square = in_float(node, REASON, aten.mul.Tensor, centred, centred)
+    variance = mean_over_last(node, square, width, eps)
+    out = in_float(node, REASON, aten.mul.Tensor, centred, in_float(node, REASON, aten.rsqrt.default, variance))
+    out = out if weight is None else in_float(node, REASON, aten.mul.Tensor, out, weight)
+    return out if bias is None else in_float(node, REASON, aten.add.Tensor, out, bias)
+
+
+def _arguments(node: Node) -> tuple[Any, Any, Any, Any, Any]:
+    defaults = (None, None, None, None, 1e-5)
+    given = (*node.args[:5], *defaults[len(node.args[:5]) :])
+    return given  # type: ignore[return-value]
+
+
+def mean_over_last(node: Node, x: Node, width: int, more: float = 0.0) -> Node:
+    """The mean over the last axis as a product with a constant vector: backends have that product, not this mean."""
+    dtype, module = value_of(x).dtype, _module(node)
+    shares = same_constant(module, torch.full((1, width), 1.0 / width, dtype=dtype), f"mean_of_{width}", node)
+    bias = [same_constant(module, torch.tensor([more], dtype=dtype), f"number_{more:g}", node)] if more else []
+    return in_float(node, REASON, aten.linear.default, x, shares, *bias)
+
+
+def _module(node: Node) -> Any:
+    return node.graph.owning_module
+
+
+RULE = Rule("layer norm as products", rewrite)

@@ -1,0 +1,57 @@
+"""matmul(x, W) -> linear(x, W.T) for a constant W;  matmul(a, b) -> reshape(bmm(reshape(a), reshape(b)))"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ingot.core.fx import add_constant, call, constant_of, has_symbols, is_float, value_of
+from ingot.rewrite.rule import Rule
+
+aten = torch.ops.aten
+
+
+def rewrite(node: Node) -> Node | None:
+    if node.target not in (aten.matmul.default, aten.mm.default) or not is_float(node):
+        return None
+    a, b = node.args
+    if min(value_of(a).dim(), value_of(b).dim()) < 2:  # type: ignore[arg-type]
+        return None
+    return _by_constant(node, a, b) or _batched(node, a, b)
+
+
+def _by_constant(node: Node, a: Any, b: Any) -> Node | None:
+    weight = constant_of(b)
+    if weight is None or weight.dim() != 2:
+        return None
+    turned = add_constant(node.graph.owning_module, weight.detach().t().contiguous(), f"{node.name}_weight", node)  # type: ignore[arg-type]
+    return call(node, aten.linear.default, a, turned)
+
+
+def _batched(node: Node, a: Any, b: Any) -> Node | None:
+    """Batch dimensions that agree become one; rows of a against a single b become more rows."""
+    x, y = list(value_of(a).shape), list(value_of(b).shape)
+    if has_symbols(x + y):
+        return None
+    if x[:-2] != y[:-2]:
+        return _rows(node, a, b, x, y) if len(y) == 2 else None
+    batch = int(torch.Size(x[:-2]).numel())
+    return _product(node, a, b, [batch, *x[-2:]], [batch, *y[-2:]])
+
+
+def _rows(node: Node, a: Any, b: Any, x: list[int], y: list[int]) -> Node:
+    return _product(node, a, b, [1, int(torch.Size(x[:-1]).numel()), x[-1]], [1, *y])
+
+
+def _product(node: Node, a: Any, b: Any, left: list[int], right: list[int]) -> Node:
+    made = call(node, aten.bmm.default, _shaped(node, a, left), _shaped(node, b, right))
+    return _shaped(node, made, list(value_of(node).shape))
+
+
+def _shaped(node: Node, x: Node, shape: list[int]) -> Node:
+    return x if list(value_of(x).shape) == shape else call(node, aten.reshape.default, x, shape)
+
+
+RULE = Rule("products in batches", rewrite)

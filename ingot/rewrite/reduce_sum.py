@@ -1,0 +1,52 @@
+"""sum(x, dims) -> reshape(linear(permute(x), ones))
+linalg_vector_norm(x, 2, dims) -> sqrt(sum(x * x, dims))
+
+Pooling over tokens and lengths of vectors: backends have the product, not the sum.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ingot.core.fx import call, has_symbols, same_constant, value_of
+from ingot.rewrite.rule import Rule, in_float
+
+aten = torch.ops.aten
+REASON = "part of a sum: a long one needs float"
+
+
+def rewrite(node: Node) -> Node | None:
+    if node.kwargs or node.target not in (aten.sum.dim_IntList, aten.linalg_vector_norm.default):
+        return None
+    x, *rest = node.args
+    power = rest.pop(0) if node.target is aten.linalg_vector_norm.default else None
+    dims: Any = rest[0] if rest else None
+    if power not in (None, 2) or not dims or has_symbols(value_of(x).shape):  # type: ignore[arg-type]
+        return None
+    if value_of(x).dtype != torch.float32:  # type: ignore[arg-type]
+        return None
+    if power is None:
+        return _total(node, x, dims)
+    square = in_float(node, REASON, aten.mul.Tensor, x, x)
+    return in_float(node, REASON, aten.sqrt.default, _total(node, square, dims))
+
+
+def _total(node: Node, x: Any, dims: list[int]) -> Node:
+    shape, rank = value_of(x).shape, value_of(x).dim()
+    last = sorted(d % rank for d in dims)
+    kept = [d for d in range(rank) if d not in last]
+    if [*kept, *last] != list(range(rank)):
+        x = call(node, aten.permute.default, x, [*kept, *last])
+    width = math.prod(shape[d] for d in last)
+    if len(last) > 1:
+        x = call(node, aten.reshape.default, x, [*(shape[d] for d in kept), width])
+    ones = same_constant(node.graph.owning_module, torch.ones(1, width), f"sum_of_{width}", node)  # type: ignore[arg-type]
+    total = in_float(node, REASON, aten.linear.default, x, ones)
+    return call(node, aten.reshape.default, total, list(value_of(node).shape))
+
+
+RULE = Rule("sums as products", rewrite)

@@ -1,0 +1,33 @@
+"""add(x, 2.0), mul(x, 2.0) … -> the same with a constant tensor: a number has no scale, a tensor can have one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ingot.core.fx import add_constant, call, is_float, value_of
+from ingot.rewrite.rule import Rule
+
+
+def rewrite(node: Node) -> Node | None:
+    at = _scalar_in_place_of_tensor(node)
+    if at is None or not is_float(node) or node.kwargs:
+        return None
+    number: Any = node.args[at]
+    tensor = torch.full((1,) * value_of(node).dim(), float(number), dtype=value_of(node).dtype)
+    args = list(node.args)
+    args[at] = add_constant(node.graph.owning_module, tensor, f"{node.name}_number", node)  # type: ignore[arg-type]
+    return call(node, node.target, *args)  # type: ignore[arg-type]
+
+
+def _scalar_in_place_of_tensor(node: Node) -> int | None:
+    """The position where the schema says Tensor and the model gives a python number."""
+    schema = getattr(node.target, "_schema", None)
+    arguments = schema.arguments[: len(node.args)] if schema else []
+    found = [i for i, a in enumerate(arguments) if str(a.type) == "Tensor" and isinstance(node.args[i], (int, float))]
+    return found[0] if found else None
+
+
+RULE = Rule("numbers as constants", rewrite)

@@ -1,0 +1,48 @@
+"""softmax(x, 3) of four dimensions -> reshape(softmax(reshape(x, [n * c, h, w]), 2), [n, c, h, w])
+
+XNNPACK keeps what comes from a convolution or a pool channels-last, and takes the softmax over the last axis in memory:
+the channels. A value of three dimensions has only one layout.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ingot.core.fx import call, has_symbols, value_of
+from ingot.rewrite.rule import Rule
+
+aten = torch.ops.aten
+
+
+def rewrite(node: Node) -> Node | None:
+    if node.target is not aten.softmax.int or node.args[1] not in (3, -1) or value_of(node).dim() != 4:
+        return None
+    x: Any = node.args[0]
+    n, c, h, w = shape = list(value_of(node).shape)
+    if has_symbols(shape) or not _may_be_channels_last(x):
+        return None
+    flat = call(node, aten.reshape.default, x, [n * c, h, w])
+    return call(node, aten.reshape.default, call(node, aten.softmax.int, flat, 2), shape)
+
+
+def _may_be_channels_last(value: Node) -> bool:
+    """Unless it comes, element by element, from inputs, constants and values that were just reshaped."""
+    waiting, seen = [value], {value}
+    while waiting:
+        node = waiting.pop()
+        if node.op != "call_function" or node.target is aten.reshape.default:
+            continue
+        if torch.Tag.pointwise not in getattr(node.target, "tags", ()):
+            return True
+        whole = [
+            n for n in node.all_input_nodes if value_of(n).shape == value_of(value).shape
+        ]  # not a mask or a number
+        waiting += [n for n in whole if n not in seen]
+        seen.update(whole)
+    return False
+
+
+RULE = Rule("softmax in one layout", rewrite)

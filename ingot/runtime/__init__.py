@@ -1,0 +1,1 @@
+"""ExecuTorch's runtime: bindings, a worker process, programs run segment by segment."""

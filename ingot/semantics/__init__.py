@@ -1,6 +1,0 @@
-"""What an op does to numbers, found by running it."""
-
-from ingot.semantics.effect import Effect, Kind, operands
-from ingot.semantics.probe import effect_of
-
-__all__ = ["Effect", "Kind", "effect_of", "operands"]

@@ -1,0 +1,1 @@
+"""Arm and x86 CPUs through XNNPACK."""

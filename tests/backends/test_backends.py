@@ -1,0 +1,203 @@
+"""A backend of the user's own beside a target: it gets its ops whole, with their roundings, whatever the target does."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import ingot
+from ingot.backends import registry as backends
+from ingot.lower.opaque_ops import closing, is_closed
+
+torch.library.define("ingot_test_backends::sharpen", "(Tensor x, float amount) -> Tensor")
+
+
+@torch.library.impl("ingot_test_backends::sharpen", "CompositeExplicitAutograd")
+def sharpen(x: torch.Tensor, amount: float) -> torch.Tensor:
+    return x + amount * (x - x.mean((2, 3), keepdim=True))
+
+
+def preprocess(edge_program: Any) -> bytes:
+    """What was handed over: ops in order, with their numbers."""
+    calls = [n for n in edge_program.graph.nodes if n.op == "call_function"]
+    return json.dumps([[_name(n), [a for a in n.args[1:] if isinstance(a, (int, float))]] for n in calls]).encode()
+
+
+def _name(node: Any) -> str:
+    return str(node.target._schema.name).rpartition("::")[2]
+
+
+@cache
+def takes() -> Any:
+    from executorch.exir.backend.backend_details import BackendDetails, PreprocessResult
+    from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
+
+    class TestBackend(BackendDetails):
+        @staticmethod
+        def preprocess(edge_program: Any, compile_specs: Any) -> PreprocessResult:
+            return PreprocessResult(preprocess(edge_program))
+
+    class Takes(Partitioner):
+        """The op, its dequantize and its quantize."""
+
+        backend = TestBackend  # by whose name it is found, while it lives
+
+        def __init__(self, op: str) -> None:
+            self.op = op
+
+        def partition(self, exported_program: Any) -> PartitionResult:
+            tags = {}
+            for i, node in enumerate(n for n in exported_program.graph.nodes if self.is_mine(n)):
+                around = [*node.all_input_nodes, *node.users]
+                rounding = [n for n in around if n.op == "call_function" and "quantize_per_tensor" in str(n.target)]
+                tags[tag := f"mine{i}"] = DelegationSpec("TestBackend", [])
+                for member in (node, *rounding):
+                    member.meta["delegation_tag"] = tag
+            return PartitionResult(tagged_exported_program=exported_program, partition_tags=tags)
+
+        def is_mine(self, node: Any) -> bool:
+            return node.op == "call_function" and hasattr(node.target, "_schema") and _name(node) == self.op
+
+    return Takes
+
+
+@pytest.fixture(scope="module")
+def partitioner() -> Any:
+    return takes()
+
+
+SEEN: list[list[Any]] = []
+
+
+def run(payload: bytes, batches: list[list[np.ndarray]], outputs: int) -> list[list[np.ndarray]]:
+    """The op as its delegate would run it."""
+    steps = json.loads(payload)
+    SEEN.append(steps)
+    return [[_run(steps, torch.from_numpy(x)).contiguous().numpy() for x in arrays] for arrays in batches]
+
+
+def _run(steps: list[Any], x: torch.Tensor) -> torch.Tensor:
+    ops = torch.ops.quantized_decomposed
+    for name, numbers in steps:
+        if name == "dequantize_per_tensor":
+            x = ops.dequantize_per_tensor(x, *numbers[:4], x.dtype)
+        elif name == "quantize_per_tensor":
+            x = ops.quantize_per_tensor(x, *numbers[:4], torch.int8)
+        else:
+            x = (
+                torch.ops.ingot_test_backends.sharpen(x, numbers[0])
+                if name == "sharpen"
+                else torch.nn.functional.gelu(x)
+            )
+    return x
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    SEEN.clear()
+    yield
+    backends._added.clear()
+
+
+def own(name: str, op: str, partitioner: Any, **how: Any) -> None:
+    ability = backends.owning(op, precisions=("float", "int8"))
+    short = op.rpartition("::")[2]
+    backends.add(backends.Backend(name, "TestBackend", ability, lambda: partitioner(short), run, **how))
+
+
+class Sharpened(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.two = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 4, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.two(torch.ops.ingot_test_backends.sharpen(self.one(x), 0.5))
+
+
+class Activated(Sharpened):
+    """Every target takes gelu apart, or takes it."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.two(nn.functional.gelu(self.one(x)))
+
+
+IMAGES = [(torch.randn(1, 3, 12, 12, generator=torch.Generator().manual_seed(i)),) for i in range(6)]
+
+
+def cast(net: nn.Module, target: str, beside: str) -> ingot.Casting:
+    recipe: dict[str, Any] = {"beside": [beside]}
+    if target == "vgf":
+        recipe["options"] = {"run_on": "reference-model"}
+    return ingot.cast(net.eval(), IMAGES[0], target=target, calibration=IMAGES, recipe=recipe)
+
+
+TARGETS = {"xnnpack": "XnnpackBackend", "vgf": "VgfBackend", "ethos-u55-128": "EthosUBackend"}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("op", ["ingot_test_backends::sharpen", "aten::gelu"])
+def test_an_op_of_ones_own(target: str, op: str, partitioner: Any) -> None:
+    """Whole and on integers, between delegates of the target."""
+    own("mine", op, partitioner)
+    casting = cast(Sharpened() if "sharpen" in op else Activated(), target, "mine")
+    assert [d.backend for d in casting.delegates] == [TARGETS[target], "TestBackend", TARGETS[target]]
+    assert casting.host_ops == ()
+    assert [name for name, _ in SEEN[0]] == ["dequantize_per_tensor", op.rpartition("::")[2], "quantize_per_tensor"]
+    assert [i.dtype for i in (*casting.delegates[1].inputs, *casting.delegates[1].outputs)] == ["int8", "int8"]
+    assert casting.check.outputs[0].sqnr_db > 30
+    assert casting.check.outputs[0].faithful_db > 60
+
+
+def test_a_backend_that_does_not_take_what_it_owns(partitioner: Any) -> None:
+    """The op stays on the host, and is told."""
+    ability = backends.owning("aten::gelu")
+    backends.add(backends.Backend("idle", "TestBackend", ability, lambda: partitioner("nothing"), run))
+    casting = cast(Activated(), "xnnpack", "idle")
+    (gelu,) = [o for o in casting.host_ops if o.op == "gelu.default"]
+    assert gelu.reason == "idle owns it, and its partitioner did not take it"
+    assert "test_backends.py" in gelu.source
+
+
+def test_what_is_taken_from_a_tuple_is_a_tensor() -> None:
+    """A getitem has no schema, and is no size all the same."""
+
+    def parts(x: torch.Tensor) -> torch.Tensor:
+        return nn.functional.gelu(torch.topk(x, 2)[0])
+
+    x = torch.randn(3, 5)
+    module = torch.export.export(_Call(parts), (x,)).module(check_guards=False)
+    with closing() as close:
+        close(module, lambda n: "gelu" in str(n.target))
+        assert any(map(is_closed, module.graph.nodes))
+        torch.testing.assert_close(module(x), parts(x))
+
+
+class _Call(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.function(x)
+
+
+def test_a_package_brings_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = importlib.metadata.EntryPoint("packed", "ingot.backends.sampler:SAMPLER", backends.GROUP)
+    monkeypatch.setattr(backends, "entry_points", lambda group: [entry] if group == backends.GROUP else [])
+    assert backends.find(["packed"])[0].backend_id == "IngotSampler"
+
+
+def test_a_package_that_does_not_load_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = importlib.metadata.EntryPoint("broken", "no.such.module:THING", backends.GROUP)
+    monkeypatch.setattr(backends, "entry_points", lambda group: [entry])
+    with pytest.raises(ingot.IngotError, match=r"broken.*No module"):
+        backends.find(["broken"])
+    assert backends.find(["sampler"])  # others are not its business

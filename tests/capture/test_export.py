@@ -1,0 +1,222 @@
+"""Normal form: what it promises, on graphs that break the promise if a pass is left out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+import ingot
+from ingot.capture.op_semantics import Kind, effect_of
+from ingot.core.fx import calls, constant_of
+
+
+def program_of(forward, *inputs: torch.Tensor, module: nn.Module | None = None, **options) -> ingot.Program:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = module
+
+        def forward(self, *args):
+            return forward(*args) if module is None else forward(self.inner, *args)
+
+    return ingot.capture(Model().eval(), inputs, **options)
+
+
+def ops(program: ingot.Program) -> list[str]:
+    return [str(n.target).removeprefix("aten.") for n in calls(program.module)]
+
+
+X = torch.randn(2, 6, 4)
+
+ALIASES = {
+    "swapaxes": lambda x: x.swapaxes(1, 2),
+    "mT": lambda x: x.mT,
+    "transpose": lambda x: x.transpose(1, 2),
+    "movedim": lambda x: x.movedim(1, 2),
+    "moveaxis": lambda x: torch.moveaxis(x, -1, 1),
+    "permute": lambda x: x.permute(0, 2, 1),
+}
+SLICES = {
+    "narrow": lambda x: x.narrow(1, 1, 3),
+    "slice": lambda x: x[:, 1:4],
+    "tensor_split": lambda x: x.tensor_split((1, 4), 1)[1],
+    "split": lambda x: x.split([1, 3, 2], 1)[1],
+}
+RESHAPES = {
+    "unflatten": lambda x: x.unflatten(1, (2, 3)),
+    "view": lambda x: x.view(2, 2, 3, 4),
+    "unsqueeze, reshape": lambda x: x[:, None].reshape(2, 2, 3, 4),
+}
+
+
+@pytest.mark.parametrize(("family", "one"), [(ALIASES, "permute"), (SLICES, "slice"), (RESHAPES, "reshape")])
+def test_aliases_are_one_operation(family, one: str) -> None:
+    forms = {name: [(n.target, n.args[1:]) for n in calls(program_of(f, X).module)] for name, f in family.items()}
+    first = next(iter(forms.values()))
+    assert len(first) == 1
+    assert one in str(first[0][0])
+    assert all(form == first for form in forms.values()), forms
+
+
+@pytest.mark.parametrize(
+    "noop",
+    [
+        lambda x: F.dropout(x, 0.5, training=False),
+        lambda x: x.contiguous(),
+        lambda x: x.clone(),
+        lambda x: x.expand_as(x),
+        lambda x: x.to(torch.float32),
+        lambda x: x[:, :],
+        lambda x: x.reshape(2, 24).reshape(2, 6, 4),
+        lambda x: torch.broadcast_to(x, (2, 6, 4)),
+    ],
+)
+def test_what_does_nothing_vanishes(noop) -> None:
+    assert ops(program_of(lambda x: noop(x) * 2, X)) == ["mul.Tensor"]
+
+
+def test_roll_is_two_slices_joined() -> None:
+    forward = lambda x: torch.roll(x, 2, 1)
+    program = program_of(forward, X)
+    assert ops(program) == ["slice.Tensor", "slice.Tensor", "cat.default"]
+    assert torch.equal(program.module(X)[0], forward(X))
+
+
+def test_channels_last_conversion_vanishes() -> None:
+    x = torch.randn(1, 3, 4, 4)
+    assert ops(program_of(lambda x: x.to(memory_format=torch.channels_last) * 2, x)) == ["mul.Tensor"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda x: torch.full((2, 6, 4), 0.5, dtype=x.dtype),
+        lambda x: torch.zeros(2, 6, 4) + torch.ones(4),
+        lambda x: torch.full_like(x, 3.0),
+        lambda x: torch.arange(4.0).repeat(2, 6, 1),
+        lambda x: torch.empty(2, 6, 4).fill_(2.0),
+        lambda x: torch.scalar_tensor(0.25),
+        lambda x: x.new_full((4,), 1.5),
+    ],
+)
+def test_factories_are_constants(make) -> None:
+    program = program_of(lambda x: x + make(x), X)
+    assert ops(program) == ["add.Tensor"]
+    assert constant_of(next(calls(program.module)).args[1]) is not None
+
+
+def test_a_returned_factory_survives() -> None:
+    program = program_of(lambda x: (x * 2, torch.full((2,), 7.0)), X)
+    assert torch.equal(program.module(X)[1], torch.full((2,), 7.0))
+
+
+def test_slice_assignment_is_functional() -> None:
+    def forward(x):
+        z = torch.zeros(2, 6, 4)
+        z[:, 2:4] = x[:, :2]
+        z[0] += 1
+        return z
+
+    program = program_of(forward, X)
+    assert not [o for o in ops(program) if o.split(".")[0].endswith("_")]
+    assert torch.equal(program.module(X)[0], forward(X))
+
+
+def test_no_grad_is_inlined() -> None:
+    class Frozen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.lin = nn.Linear(4, 4)
+
+        @torch.no_grad()
+        def forward(self, x):
+            with torch.no_grad():
+                return self.lin(x).relu()
+
+    assert ops(ingot.capture(Frozen().eval(), (X,))) == ["linear.default", "relu.default"]
+
+
+@pytest.mark.parametrize(
+    "net",
+    [
+        nn.Sequential(nn.Conv2d(4, 8, 3, groups=2, bias=False), nn.BatchNorm2d(8)),
+        nn.Sequential(nn.ConvTranspose2d(4, 8, 3, 2, groups=2), nn.BatchNorm2d(8)),
+        nn.Sequential(nn.ConvTranspose2d(4, 6, 2, 2, bias=False), nn.BatchNorm2d(6, affine=False)),
+        nn.Sequential(nn.Conv2d(4, 4, 1, groups=4), nn.BatchNorm2d(4)),
+        nn.Sequential(nn.BatchNorm2d(4), nn.Conv2d(4, 4, 1)),
+    ],
+    ids=["grouped", "transposed grouped", "transposed", "depthwise", "before"],
+)
+def test_batch_norm_is_folded_exactly(net: nn.Module) -> None:
+    x = torch.randn(2, 4, 6, 6) * 3 + 1
+    net.train()(x)
+    program = ingot.capture(net.eval(), (x,))
+    assert not [o for o in ops(program) if "norm" in o]
+    torch.testing.assert_close(program.module(x)[0], net(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("norm", [nn.utils.parametrizations.weight_norm, nn.utils.parametrizations.spectral_norm])
+def test_parametrisations_are_folded(norm) -> None:
+    assert ops(ingot.capture(norm(nn.Linear(4, 4)).eval(), (X,))) == ["linear.default"]
+
+
+def test_one_constant_per_use() -> None:
+    lin = nn.Linear(4, 4)
+    program = program_of(lambda f, x: f(f(x)), X, module=lin)
+    targets = [n.target for n in program.module.graph.nodes if n.op == "get_attr"]
+    assert len(targets) == len(set(targets)) == 4
+
+
+@pytest.mark.parametrize("layer", [nn.GRU(4, 5, batch_first=True), nn.LSTM(4, 5, batch_first=True)])
+def test_recurrent_layers_show_their_linears(layer: nn.Module) -> None:
+    program = program_of(lambda f, x: f(x)[0], X, module=layer)
+    assert sum("linear" in o for o in ops(program)) >= 6
+    assert not [o for o in ops(program) if o.startswith(("gru", "lstm"))]
+
+
+def test_integers_are_left_alone() -> None:
+    program = program_of(lambda i, x: x[:, (i + 3) % 6 // 2], torch.tensor([1, 2]), X)
+    assert all(not n.meta["val"].dtype.is_floating_point for n in calls(program.module) if "index" not in str(n.target))
+
+
+def test_dict_outputs_and_nested_inputs_survive() -> None:
+    class Model(nn.Module):
+        def forward(self, pair, scale):
+            return {"sum": pair[0] + pair[1], "scaled": [pair[0] * scale]}
+
+    program = ingot.capture(Model(), ((X, X + 1), torch.tensor(2.0)))
+    assert len(program.input_names) == 3
+    assert len(program.output_names) == 2
+    with pytest.raises(ingot.InputError, match="takes 3 inputs, the batch has 1"):
+        program.flatten((X,))
+
+
+def test_dynamic_batch_survives() -> None:
+    program = program_of(lambda x: x.relu() + torch.ones(4), X)
+    assert program.flatten((X,))[0].shape == X.shape
+
+
+def test_control_flow_is_refused_in_a_sentence() -> None:
+    class Branch(nn.Module):
+        def forward(self, x):
+            return torch.cond(x.sum() > 0, lambda a: a * 2, lambda a: a - 1, (x,))
+
+    with pytest.raises(ingot.CaptureError, match=r"branches on data with 'cond'.*where: test_capture.py:\d+.*try:"):
+        ingot.capture(Branch(), (X,))
+
+
+def test_nothing_that_creates_is_left_to_plan() -> None:
+    program = program_of(lambda x: torch.cat([x, torch.full((2, 1, 4), 9.0)], 1), X)
+    kinds = [effect_of(n, constant_of).kind for n in calls(program.module)]
+    assert Kind.CREATES not in kinds
+
+
+def test_reshapes_that_cancel_leave_what_was_before_them_alone() -> None:
+    def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
+        return (x @ x.transpose(-1, -2)).flatten(2, 3).unflatten(2, (2, 2)).unsqueeze(2)
+
+    model = type("Gram", (nn.Module,), {"forward": forward})()
+    x = torch.randn(1, 7, 2, 2)
+    torch.testing.assert_close(ingot.capture(model, (x,)).module(x)[0], model(x))

@@ -1,0 +1,96 @@
+"""Weights in a file instead of memory."""
+
+from __future__ import annotations
+
+import errno
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from ingot.core.host_memory import LARGE, give_back, leave_on_shelf, left_when_read, put_on_shelf
+
+SIDE = 1024  # of a square of float32: four times what is large
+
+
+def resident() -> int:
+    """Bytes of this process that are in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def test_weights_on_a_shelf_are_the_same_numbers_in_the_same_parameters() -> None:
+    torch.manual_seed(0)
+    net, x = nn.Sequential(nn.Linear(SIDE, SIDE), nn.ReLU(), nn.Linear(SIDE, 8)), torch.randn(4, SIDE)
+    large, small, wanted = net[0].weight, net[2].weight, net(x)
+    where = large.data_ptr(), small.data_ptr()
+    put_on_shelf(net)
+    assert net[0].weight is large
+    assert (large.data_ptr() != where[0], small.data_ptr() != where[1]) == (True, False)
+    leave_on_shelf()
+    assert torch.equal(net(x), wanted)
+
+
+def test_tied_weights_stay_tied() -> None:
+    net = nn.ModuleDict({"table": nn.Embedding(SIDE, SIDE), "head": nn.Linear(SIDE, SIDE, bias=False)})
+    net["head"].weight = net["table"].weight
+    net["other"] = nn.Linear(SIDE, SIDE, bias=False)
+    net["other"].weight = nn.Parameter(net["table"].weight.data)  # another parameter, the same numbers
+    put_on_shelf(net)
+    assert len({m.weight.data_ptr() for m in net.values()}) == 1
+
+
+def test_what_is_written_to_them_is_kept() -> None:
+    """Training goes on with weights that are in a file."""
+    net = nn.Linear(SIDE, SIDE)
+    put_on_shelf(net)
+    with torch.no_grad():
+        net.weight.fill_(2.0)
+    give_back()
+    assert bool((net.weight == 2.0).all())
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is counted by Linux's /proc")
+def test_weights_that_nobody_reads_take_no_memory() -> None:
+    net = nn.Sequential(*(nn.Linear(4 * SIDE, SIDE, bias=False) for _ in range(4)))
+    put_on_shelf(net)
+    bytes_ = sum(p.nbytes for p in net.parameters())
+    assert all(p.nbytes >= LARGE for p in net.parameters())
+    total = sum(float(p.detach().sum()) for p in net.parameters())
+    read = resident()
+    give_back()
+    assert read - resident() > 0.8 * bytes_
+    assert sum(float(p.detach().sum()) for p in net.parameters()) == total
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is counted by Linux's /proc")
+def test_a_model_that_is_run_has_one_layer_in_memory_at_a_time() -> None:
+    net = nn.Sequential(*(nn.Linear(2 * SIDE, 2 * SIDE, bias=False) for _ in range(8)))
+    put_on_shelf(net)
+    give_back()
+    empty, most = resident(), list[int]()
+    for layer in net:
+        layer.register_forward_hook(lambda *_: most.append(resident()))
+    x = torch.ones(1, 2 * SIDE)
+    with torch.no_grad():
+        with left_when_read(net):
+            net(x)
+        leaving = max(most) - empty
+        most.clear()
+        net(x)
+    assert leaving < 3 * net[0].weight.nbytes
+    assert max(most) - empty > 7 * net[0].weight.nbytes
+    assert all(len(m._forward_hooks) == 1 for m in net)
+
+
+def test_without_room_for_a_file_they_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.ENOSPC, "no space left on device")
+
+    net = nn.Linear(SIDE, SIDE)
+    where = net.weight.data_ptr()
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    put_on_shelf(net)
+    assert net.weight.data_ptr() == where

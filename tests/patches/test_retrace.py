@@ -1,0 +1,137 @@
+"""What is not traced again must not change what comes out: the same file, byte for byte, numbers for debugging aside."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+import pytest
+import torch
+from torch import nn
+from torch.export import Dim
+from torch.fx.passes.infra.pass_base import PassResult
+
+import ingot
+from ingot.patches.retrace import quick
+from tests.support.models import CASES, case, settled
+from tests.targets.test_arm import need
+from tests.targets.test_arm_models import IMAGES, NETS, SEQUENCES
+
+LOWER = sys.modules["ingot.lower"]
+
+
+def both_ways(monkeypatch: pytest.MonkeyPatch, program: ingot.Program, plan: ingot.Plan) -> tuple[bytes, bytes]:
+    from executorch.exir.passes.debug_handle_generator_pass import DebugHandleGeneratorPass
+
+    monkeypatch.setattr(DebugHandleGeneratorPass, "call", _all_alike)
+    fast = ingot.lower(program, plan).pte
+    monkeypatch.setattr(LOWER, "quick", contextlib.nullcontext)
+    return fast, ingot.lower(program, plan).pte
+
+
+def _all_alike(_: object, module: torch.fx.GraphModule) -> PassResult:
+    """Parts of an op that was taken apart alone count as one op for debugging, those of one that was traced do not."""
+    for node in module.graph.nodes:
+        node.meta["debug_handle"] = 7
+    return PassResult(module, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_the_same_file_for_xnnpack(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batches = case(name)
+    program = ingot.capture(model, batches[0])
+    fast, plain = both_ways(monkeypatch, program, ingot.plan(program, ingot.record(program, batches), "xnnpack"))
+    assert fast == plain
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "batches"), [("MobileNetV3", IMAGES), ("DeiT", IMAGES), ("GRU", SEQUENCES)])
+def test_the_same_file_for_an_npu(name: str, batches: list, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = need("ethos-u55-128")
+    torch.manual_seed(0)
+    program = ingot.capture(settled(NETS[name][0](), batches), batches[0])
+    fast, plain = both_ways(monkeypatch, program, ingot.plan(program, ingot.record(program, batches), target))
+    assert fast == plain
+
+
+def test_the_same_file_with_dynamic_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    net, batches = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4)), [(torch.randn(4, 8),)]
+    program = ingot.capture(net, batches[0], dynamic_shapes=({0: Dim("n", min=2, max=16)},))
+    fast, plain = both_ways(monkeypatch, program, ingot.plan(program, ingot.record(program, batches), "xnnpack"))
+    assert fast == plain
+
+
+def test_all_is_put_back() -> None:
+    from executorch.exir.pass_base import _ExportPassBase as Base
+
+    held = (torch.fx.GraphModule.recompile, torch.export.ExportedProgram.run_decompositions, Base._fx, Base.call)
+    with contextlib.suppress(RuntimeError), quick():
+        assert Base._fx is not held[2]
+        raise RuntimeError("on the way")
+    now = (torch.fx.GraphModule.recompile, torch.export.ExportedProgram.run_decompositions, Base._fx, Base.call)
+    assert held == now
+
+
+def test_a_module_that_was_edited_inside_runs_as_edited_outside() -> None:
+    class Twice(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + x
+
+    with quick():
+        module = torch.fx.symbolic_trace(Twice())
+        add = next(n for n in module.graph.nodes if n.op == "call_function")
+        add.args = (add.args[0], 10)
+        module.recompile()
+    assert module(torch.ones(1)).item() == 11
+    assert "10" in module.code
+
+
+def test_the_same_file_with_integer_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks that repeat, one of them with other bits: found by their looks, never taken for each other."""
+    from executorch.exir.passes.debug_handle_generator_pass import DebugHandleGeneratorPass
+
+    torch.manual_seed(0)
+    layers = [nn.Linear(32, 32) for _ in range(3)]
+    net = nn.Sequential(*(part for layer in layers for part in (layer, nn.SiLU()))).eval()
+    monkeypatch.setattr(DebugHandleGeneratorPass, "call", _all_alike)
+    fast = ingot.cast(net, (torch.randn(4, 32),), target="xnnpack", weights="8da4w").pte
+    monkeypatch.setattr(LOWER, "quick", contextlib.nullcontext)
+    monkeypatch.setattr(LOWER, "lifted", lambda *_: None)
+    assert ingot.cast(net, (torch.randn(4, 32),), target="xnnpack", weights="8da4w").pte == fast
+
+
+class Words(nn.Module):
+    """Names that Python keeps for itself, ops that nobody reads, one that is returned twice."""
+
+    def forward(self, input: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        both = (input > 0) & (other > 0)
+        torch.sin(input)
+        y = input.transpose(0, 1).reshape(-1).to(input.dtype)
+        return y, y.neg(), torch.where(both, input, other).neg(), both
+
+
+def test_capture_op_by_op_gives_the_graph_that_torch_traces(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.export import ExportedProgram
+
+    given = torch.randn(3, 4), torch.randn(3, 4)
+    traced = ExportedProgram.run_decompositions
+    monkeypatch.setattr(ExportedProgram, "run_decompositions", None)  # nobody asks torch
+    alone = ingot.capture(Words(), given)
+    monkeypatch.setattr(ExportedProgram, "run_decompositions", traced)
+    _as_torch_does(monkeypatch)
+    assert ingot.capture(Words(), given).fingerprint == alone.fingerprint
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CASES)
+def test_capture_gives_the_graph_that_torch_traces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, batches = case(name)
+    alone = ingot.capture(model, batches[0])
+    _as_torch_does(monkeypatch)
+    assert ingot.capture(model, batches[0]).fingerprint == alone.fingerprint
+
+
+def _as_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["ingot.capture"], "decomposed", lambda *_: None)

@@ -1,0 +1,155 @@
+"""The plan as data, the simple solver, and the audit of what torchao made of it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import torch
+import torch.nn as nn
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ingot
+from ingot.capture.op_semantics import Kind, effect_of, operands
+from ingot.capture.op_semantics.weighted_ops import weight_axis
+from ingot.config.recipe import Recipe
+from ingot.core.fx import calls, constant_of
+from ingot.plan.model import Plan, Slot, Storage
+from ingot.plan.qparams import storage_for
+from ingot.quantize.audit import audit
+from ingot.quantize.pt2e import quantize
+from ingot.rewrite.apply import legalized
+from ingot.targets.base import Format
+from ingot.targets.registry import find
+
+INT8 = Format("int8", -128, 127, symmetric=False)
+
+
+class Skip(nn.Module):
+    """r = relu(conv(x)) is read by a cat with x, and by another op too."""
+
+    def __init__(self, other_reader: bool) -> None:
+        super().__init__()
+        torch.manual_seed(1)
+        self.conv, self.head, self.side = nn.Conv2d(3, 3, 1), nn.Conv2d(6, 4, 1), nn.Conv2d(3, 4, 1)
+        self.other = other_reader
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        r = (self.conv(x) * 1.0).relu()
+        joined = self.head(torch.cat([r, x * 8], 1))
+        return joined + self.side(r) if self.other else joined
+
+
+def plan_of(model: nn.Module, *inputs: torch.Tensor) -> tuple[ingot.Program, Plan]:
+    torch.manual_seed(2)
+    batches = [tuple(torch.randn_like(x) for x in inputs) for _ in range(3)]
+    program = ingot.capture(model.eval(), batches[0])
+    return program, ingot.plan(program, ingot.record(program, batches), "xnnpack")
+
+
+IMAGE = torch.zeros(1, 3, 8, 8)
+
+
+def test_a_join_requantizes_what_others_read_finer() -> None:
+    _, plan = plan_of(Skip(True), IMAGE)
+    assert plan.storage("relu").zero_point == -128
+    assert plan.storage("cat", 0) == plan.storage("cat", 1) == plan.storage("cat")
+    assert plan.storage("cat", 0).scale > 2 * plan.storage("relu").scale
+    assert "sharing would cost relu" in plan.why("cat")
+
+
+def test_a_join_that_is_the_only_reader_shares() -> None:
+    _, plan = plan_of(Skip(False), IMAGE)
+    assert plan.storage("relu") == plan.storage("cat")
+
+
+def test_movers_keep_their_numbers() -> None:
+    class Moves(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(6, 6), nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            y = torch.roll(self.a(x).moveaxis(1, 2), 1, 1)
+            return self.b(y[:, 2:].reshape(1, 2, 2, 4))
+
+    program, plan = plan_of(Moves(), torch.zeros(1, 4, 6))
+    movers = [n for n in calls(program.module) if weight_axis(n) is None]
+    assert {str(n.target).split(".")[1] for n in movers} >= {"permute", "cat", "slice", "reshape"}
+    for node in movers:
+        assert effect_of(node, constant_of).kind is Kind.MOVES
+        slots = [plan.storage(node.name), *(plan.storage(node.name, i) for i in range(len(operands(node))))]
+        assert slots[0] is not None
+        assert set(slots) == {slots[0]}
+
+
+def test_json_round_trip() -> None:
+    _, plan = plan_of(Skip(True), IMAGE)
+    again = Plan.from_json(plan.to_json())
+    assert again == plan
+    assert plan.diff(again) == ""
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"version": 1}', '{"version": 99}'])
+def test_foreign_json_is_refused(text: str) -> None:
+    with pytest.raises(ingot.InputError):
+        Plan.from_json(text)
+
+
+def test_why_offers_the_nearest_name() -> None:
+    _, plan = plan_of(Skip(True), IMAGE)
+    with pytest.raises(ingot.PlanError, match="did you mean 'relu'"):
+        plan.why("rellu")
+
+
+def test_plans_of_other_programs_are_refused() -> None:
+    program, plan = plan_of(Skip(True), IMAGE)
+    other, _ = plan_of(Skip(False), IMAGE)
+    with pytest.raises(ingot.PlanError, match="another program"):
+        ingot.lower(other, plan)
+    with pytest.raises(ingot.PlanError, match="another program"):
+        ingot.plan(other, ingot.record(program, [(IMAGE,)]), "xnnpack")
+
+
+def changed(plan: Plan, slot: Slot, storage: Storage | None) -> Plan:
+    decisions = tuple(dataclasses.replace(d, storage=storage) if d.slot == slot else d for d in plan)
+    return dataclasses.replace(plan, decisions=decisions)
+
+
+OTHER = Storage("int8", 0.123, 3, -128, 127)
+
+
+@pytest.mark.parametrize(
+    ("slot", "wrong"),
+    [
+        (Slot("cat"), OTHER),
+        (Slot("cat", 0), OTHER),
+        (Slot("cat", 0), None),
+        (Slot("conv2d", 1), OTHER),
+        (Slot("conv2d", 1), None),
+        (Slot("conv2d_1", 0), OTHER),
+        (Slot("x"), OTHER),
+    ],
+)
+def test_the_audit_sees_every_kind_of_difference(slot: Slot, wrong: Storage | None) -> None:
+    program, plan = plan_of(Skip(True), IMAGE)
+    module = legalized(program, find("xnnpack"), Recipe()).program.module
+    made = quantize(module, plan, float_bias=True)
+    without_bias = [d for d in plan if not (d.storage and d.storage.dtype == "int32")]
+    plain = dataclasses.replace(plan, decisions=tuple(without_bias))
+    audit(made, module, plain)
+    with pytest.raises(ingot.PlanError, match="not the plan"):
+        audit(made, module, changed(plain, slot, wrong))
+
+
+@given(st.floats(-1e4, 1e4), st.floats(-1e4, 1e4), st.booleans())
+def test_zero_is_exact_and_the_range_is_covered(a: float, b: float, symmetric: bool) -> None:
+    form = Format("int8", -127 if symmetric else -128, 127, symmetric)
+    low, high = min(a, b), max(a, b)
+    s = storage_for(low, high, form)
+    assert s.qmin <= s.zero_point <= s.qmax
+    assert torch.tensor(s.scale, dtype=torch.float32).item() == s.scale
+    slack = s.scale * 0.51
+    assert (s.qmin - s.zero_point) * s.scale <= min(low, 0) + slack
+    assert (s.qmax - s.zero_point) * s.scale >= max(high, 0) - slack

@@ -1,0 +1,181 @@
+"""Training with the plan in place: classes stay classes, the loss falls, and the result lowers on the same road."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn as nn
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+import ingot
+from ingot.capture.op_semantics import effect_of
+from ingot.capture.op_semantics.weighted_ops import weight_axis
+from ingot.core.fx import calls, constant_of
+from ingot.plan.model import Plan
+
+
+class Skip(nn.Module):
+    """Joins, movers and a residual: everything that shares a scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 6, 3, padding=1), nn.Conv2d(7, 6, 3, padding=1)
+        self.norm, self.head = nn.BatchNorm2d(6), nn.Linear(6 * 16, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = torch.relu(self.first(x))
+        y = y + torch.relu(self.norm(self.second(torch.cat([y, x * 4], 1))))
+        return self.head(nn.functional.max_pool2d(y, 2).moveaxis(1, -1).flatten(1))
+
+
+def digits() -> tuple[Tensor, Tensor]:
+    x, y = (torch.as_tensor(a) for a in load_digits(return_X_y=True))
+    return (x.float() / 16).view(-1, 1, 8, 8), y
+
+
+def fitted(x: Tensor, y: Tensor) -> nn.Module:
+    torch.manual_seed(0)
+    net = Skip()
+    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
+    for i in range(60):
+        pick = torch.arange(i * 64, i * 64 + 64) % 1500
+        loss = nn.functional.cross_entropy(net(x[pick]), y[pick])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return net.eval()
+
+
+@pytest.fixture(scope="module")
+def trained() -> tuple[ingot.Program, Plan, ingot.Program, Plan, float, float]:
+    x, y = digits()
+    batches = [(x[i : i + 16],) for i in range(0, 256, 16)]
+    program = ingot.capture(fitted(x, y), batches[0])
+    plan = ingot.plan(program, ingot.record(program, batches), "xnnpack", recipe={"halving_noise_is_worth": 0.0})
+    training = ingot.train(program, plan)
+    optimizer, losses = torch.optim.Adam(training.parameters(), lr=3e-3), []
+    for i in range(80):
+        pick = torch.arange(i * 16, i * 16 + 16) % 1488
+        loss = nn.functional.cross_entropy(training(x[pick]), y[pick])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return program, plan, *training.finish(), sum(losses[:10]), sum(losses[-10:])
+
+
+def test_training_learns(trained) -> None:
+    *_, first, last = trained
+    assert last < 0.8 * first
+
+
+def test_classes_stay_classes(trained) -> None:
+    _, before, _, after, *_ = trained
+    read = [d for d in before if d.rule == "read as stored"]
+    assert len(read) > 4
+    for d in read:
+        assert after.storage(d.slot.node, d.slot.operand) == after.storage(d.reads)
+    assert before.storage("add") != after.storage("add")  # and their ranges followed the training
+
+
+def test_movers_keep_their_numbers(trained) -> None:
+    _, _, program, plan, *_ = trained
+    moved = [n for n in calls(program.module) if weight_axis(n) is None and plan.storage(n.name)]
+    for node in moved:
+        for i in effect_of(node, constant_of).carriers:
+            assert plan.storage(node.name, i) in (plan.storage(node.name), None)
+
+
+def test_the_trained_program_lowers_and_runs(trained) -> None:
+    program, _, after, plan, *_ = trained
+    x, _ = digits()
+    casting = ingot.lower(after, plan)
+    check = ingot.verify(casting, [(x[i : i + 16],) for i in range(1504, 1600, 16)])
+    assert check.passed
+    assert check.outputs[0].faithful_db > 40
+    assert len(casting.delegates) == 1
+    weights = [constant_of(n) for n in after.module.graph.nodes if n.op == "get_attr"]
+    assert not all(any(torch.equal(w, v) for v in program.module.state_dict().values()) for w in weights)
+
+
+class Joined(nn.Module):
+    """Two slots of one class, one five times as wide as the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Conv2d(1, 3, 1), nn.Conv2d(4, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(torch.cat([torch.relu(self.first(x)) * 0.2, x * 5.0], 1))
+
+
+def test_a_class_holds_all_of_its_slots_and_pins_stay() -> None:
+    batches = [(torch.randn(2, 1, 6, 6),) for _ in range(4)]
+    program = ingot.capture(Joined().eval(), batches[0])
+    recipe = {"inputs": [{"dtype": "int8", "scale": 0.03}], "scopes": [{"op": "cat", "precision": "int8"}]}
+    plan = ingot.plan(program, ingot.record(program, batches), "xnnpack", recipe=recipe)
+    training = ingot.train(program, plan)
+    for _ in range(300):
+        training(*batches[0])
+    _, after = training.finish()
+    assert after.storage("x") == plan.storage("x")
+    assert after.storage("cat").scale > 0.5 * plan.storage("cat").scale
+
+
+def test_tied_weights_stay_tied() -> None:
+    first, second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+    second.weight = first.weight
+    batches = [(torch.randn(3, 4),) for _ in range(3)]
+    program = ingot.capture(nn.Sequential(first, nn.Tanh(), second).eval(), batches[0])
+    training = ingot.train(program, ingot.plan(program, ingot.record(program, batches), "xnnpack"))
+    optimizer = torch.optim.SGD(training.parameters(), lr=0.1)
+    for _ in range(5):
+        training(*batches[0]).square().sum().backward()
+        optimizer.step()
+    trained, plan = training.finish()
+    weights = [
+        w
+        for n in trained.module.graph.nodes
+        if n.op == "get_attr" and (w := constant_of(n)) is not None and w.dim() == 2
+    ]
+    assert len(weights) == 2
+    assert torch.equal(*weights)
+    assert not torch.equal(weights[0], first.weight)
+    assert ingot.lower(trained, plan).delegates
+
+
+def test_a_norm_and_a_position_train_and_lower() -> None:
+    class Embedded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.norm, self.out = nn.LayerNorm(8), nn.Linear(8, 4)
+            self.position = nn.Parameter(torch.randn(5, 8))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.out(self.norm(x) + self.position)
+
+    batches = [(torch.randn(1, 5, 8),) for _ in range(4)]
+    program = ingot.capture(Embedded().eval(), batches[0])
+    training = ingot.train(program, ingot.plan(program, ingot.record(program, batches), "xnnpack"))
+    assert ingot.verify(ingot.lower(*training.finish()), batches).passed
+
+
+def test_state_is_refused_in_words() -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Linear(4, 4)
+            self.register_buffer("h", torch.zeros(1, 4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.a(x) + self.h
+            self.h.copy_(y)
+            return y
+
+    batches = [(torch.randn(1, 4),) for _ in range(3)]
+    program = ingot.capture(Counts().eval(), batches[0])
+    plan = ingot.plan(program, ingot.record(program, batches), "xnnpack")
+    with pytest.raises(ingot.PlanError, match="a program with state cannot be trained"):
+        ingot.train(program, plan)

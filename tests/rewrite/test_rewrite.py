@@ -1,0 +1,208 @@
+"""Each rewrite computes the same numbers on random inputs, where it matches; where it does not match it leaves alone."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import ingot
+from ingot.config.recipe import Recipe
+from ingot.core.fx import call, calls
+from ingot.rewrite import permute_chains as moves
+from ingot.rewrite.apply import Rule, for_xnnpack, legalized
+from ingot.targets.registry import find
+
+aten = torch.ops.aten
+
+
+class Wrap(nn.Module):
+    def __init__(self, forward, *tensors: torch.Tensor) -> None:
+        super().__init__()
+        self.run = forward
+        for i, t in enumerate(tensors):
+            self.register_buffer(f"t{i}", t)
+        self.n = len(tensors)
+
+    def forward(self, *inputs):
+        return self.run(*inputs, *[getattr(self, f"t{i}") for i in range(self.n)])
+
+
+def scatter(x):
+    z = torch.zeros(2, 8, 4)
+    z[:, 2:5] = x[:, :3]
+    z[:, -1:] = x[:, :1] * 2
+    return z
+
+
+X4, X3, X2 = torch.randn(2, 6, 5, 4), torch.randn(2, 6, 4), torch.randn(6, 4)
+Q = torch.randn(2, 3, 5, 8)
+MASK = torch.rand(2, 1, 5, 5) > 0.4
+EMPTY_ROW = MASK.clone()
+EMPTY_ROW[0, 0, 2] = False
+
+CASES = {
+    "layer norm": ("layer norm as products", lambda x, w, b: F.layer_norm(x, (4,), w, b), (X4,), (torch.randn(4), torch.randn(4))),
+    "layer norm, plain": ("layer norm as products", lambda x: F.layer_norm(x, (4,), eps=1e-3), (X3,), ()),
+    "slice assignment": ("slice assignment as cat", scatter, (X3,), ()),
+    "depth pooling": ("depth pooling in two dimensions", lambda x: F.avg_pool3d(x, (3, 1, 1), 1), (torch.randn(2, 1, 6, 5, 4),), ()),
+    "softplus": ("softplus without a choice", lambda x: F.softplus(x * 30), (X3,), ()),
+    "matmul by a constant": ("products in batches", lambda x, w: x @ w, (X3,), (torch.randn(4, 7),)),
+    "matmul, batched": ("products in batches", lambda x, y: x @ y, (Q, Q.mT.contiguous()), ()),
+    "matmul, rows": ("products in batches", lambda x, y: x @ y, (X3, torch.randn(4, 5)), ()),
+    "mm": ("products in batches", lambda x, y: torch.mm(x, y.t()), (X2, X2 + 1), ()),
+    "attention": ("attention in plain steps", lambda q: F.scaled_dot_product_attention(q, q + 1, q - 1), (Q,), ()),
+    "attention, scale": ("attention in plain steps", lambda q: F.scaled_dot_product_attention(q, q, q, scale=0.7), (Q,), ()),
+    "attention, causal": ("attention in plain steps", lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), (Q,), ()),
+    "attention, float mask": ("attention in plain steps", lambda q, m: F.scaled_dot_product_attention(q, q, q, m), (Q, torch.randn(5, 5)), ()),
+    "attention, boolean mask": ("attention in plain steps", lambda q, m: F.scaled_dot_product_attention(q, q, q, m), (Q, MASK), ()),
+    "attention, a row without keys": ("attention in plain steps", lambda q, m: F.scaled_dot_product_attention(q, q, q, m), (Q, EMPTY_ROW), ()),
+    "attention, a mask for each head": ("attention in plain steps", lambda q, m: F.scaled_dot_product_attention(q, q, q, m), (Q, torch.randn(2, 3, 5, 5)), ()),
+    "moves": ("one move for several", lambda x: (x * 2).permute(0, 2, 1, 3).permute(0, 2, 3, 1).reshape(2, 5, 24), (X4,), ()),
+    "means": ("means keep dimensions", lambda x: x.mean((2, 3)), (X4,), ()),
+    "global average": ("means keep dimensions", lambda x: F.adaptive_avg_pool2d(x, 1), (X4,), ()),
+    "hard sigmoid": ("hard sigmoid in plain steps", lambda x: F.hardsigmoid(x * 4), (X4,), ()),
+    "elu": ("elu in plain steps", lambda x: F.elu(x * 3, 2.0), (X3,), ()),
+    "elu, plain": ("elu in plain steps", lambda x: F.elu(x), (X4,), ()),
+    "strided slice": ("strided slices as plain ones", lambda x: x[:, 1::2, :, ::2], (X4,), ()),
+    "nearest": ("nearest upsampling as copies", lambda x: F.interpolate(x, scale_factor=(2, 3)), (X4,), ()),
+    "means, one": ("means keep dimensions", lambda x: x.mean(-1), (X4,), ()),
+    "numbers": ("numbers as constants", lambda x: (x + 2) * 0.5 - 1, (X3,), ()),
+    "sums": ("sums of constants", lambda x, a, b: (x * 2 + a) + b, (X3,), (torch.randn(4), torch.randn(6, 4))),
+    "softmax of a convolution": ("softmax in one layout", lambda x, w: F.conv2d(x, w).softmax(-1), (X4,), (torch.randn(6, 6, 1, 1),)),
+    "sum over tokens": ("sums as products", lambda x: x.sum(1), (X3,), ()),
+    "sum over several": ("sums as products", lambda x: x.sum((0, 2), keepdim=True), (X4,), ()),
+    "normalized": ("sums as products", lambda x: F.normalize(x, dim=-1), (X3,), ()),
+    "stretched": ("operands stretched by their reader", lambda x, y: x * (y + 1).expand(2, 6, 4), (X3, X3[:, :1]), ()),
+    "division": ("numbers as constants", lambda x: x / 3, (X3,), ()),
+}  # fmt: skip
+
+
+def forms(forward, inputs, tensors):
+    program = ingot.capture(Wrap(forward, *tensors).eval(), inputs)
+    return program, legalized(program, find("xnnpack"), Recipe())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_same_numbers(name: str) -> None:
+    rule, forward, inputs, tensors = CASES[name]
+    program, legal = forms(forward, inputs, tensors)
+    assert any(r.startswith(rule) for r in legal.rewrites), legal.rewrites
+    for _ in range(3):
+        fresh = [torch.randn_like(x) if x.dtype.is_floating_point else x for x in inputs]
+        torch.testing.assert_close(legal.program.module(*fresh), program.module(*fresh), rtol=1e-4, atol=1e-5)
+
+
+LEFT_ALONE = {
+    "layer norm over two dimensions": (lambda x: F.layer_norm(x, (6, 4)), (X3,)),
+    "rounding division": (lambda x: torch.div(x, 2, rounding_mode="floor"), (X3,)),
+    "step in a slice assignment": (lambda x: torch.slice_scatter(torch.zeros(2, 6, 4), x[:, :3], 1, 0, 6, 2), (X3,)),
+    "softplus with beta": (lambda x: F.softplus(x, beta=2.0), (X3,)),
+    "selu": (lambda x: F.selu(x * 3), (X3,)),
+    "mean of everything": (lambda x: x.mean(), (X3,)),
+    "nearest by a fraction": (lambda x: F.interpolate(x, size=(7, 6)), (X4,)),
+    "a strided slice that stops early": (lambda x: x[:, 0:3:2], (X4,)),
+    "softmax of what was just reshaped": (lambda x: (x.reshape(2, 2, 3, 4) * 2).softmax(-1), (X3,)),
+    "a sum that would grow": (lambda x: (x + torch.ones(4)) + torch.ones(6, 1), (X3,)),
+    "integers": (lambda x: x + 1, (torch.arange(4),)),
+    "broadcast batch": (lambda x, y: x @ y, (torch.randn(2, 1, 3, 4), torch.randn(1, 5, 4, 3))),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_ALONE)
+def test_what_does_not_match_is_still_right(name: str) -> None:
+    forward, inputs = LEFT_ALONE[name]
+    _, legal = forms(forward, inputs, ())
+    torch.testing.assert_close(legal.program.module(*inputs)[0], forward(*inputs))
+
+
+def test_a_rule_can_be_switched_off_by_name() -> None:
+    program = ingot.capture(nn.LayerNorm(4), (X3,))
+    without = legalized(program, find("xnnpack"), Recipe(without_rules=("layer norm as products",)))
+    assert not without.rewrites
+    with pytest.raises(ingot.InputError, match="did you mean 'layer norm as products'"):
+        legalized(program, find("xnnpack"), Recipe(without_rules=("layer norm as product",)))
+
+
+class Norms(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = nn.LayerNorm(4), nn.Linear(4, 4), nn.LayerNorm(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.middle(self.first(x)))
+
+
+def test_the_plan_says_where_rules_were_used_and_what_they_saved() -> None:
+    program = ingot.capture(Norms(), (X3,))
+    plan = ingot.plan(program, ingot.record(program, [(X3,)]), "xnnpack")
+    lines = [r for r in plan.rewrites if r.startswith("layer norm as products")]
+    assert [line.split(" (")[1].split(":")[0] for line in lines[:2]] == ["test_legalize.py"] * 2
+    assert lines[2] == "layer norm as products: 2 ops fewer on the host, 1 cut fewer"
+
+
+def test_a_rule_that_leaves_more_to_the_host_is_dropped() -> None:
+    def worse(node):
+        if node.target is not torch.ops.aten.relu.default:
+            return None
+        return call(node, torch.ops.aten.atan.default, call(node, torch.ops.aten.tan.default, node.args[0]))
+
+    target = replace(find("xnnpack"), rules=lambda: (Rule("relu by tangents", worse), *for_xnnpack()))
+    x = torch.rand(2, 6, 4)  # where the two agree
+    program = ingot.capture(Wrap(lambda y: F.layer_norm(F.relu(y), (4,))).eval(), (x,))
+    legal = legalized(program, target, Recipe())
+    assert "relu by tangents: not used, it would leave more to the host" in legal.rewrites
+    assert "layer norm as products: 1 op fewer on the host, 1 cut fewer" in legal.rewrites
+    assert any(n.target is torch.ops.aten.relu.default for n in calls(legal.program.module))
+
+
+def test_layers_share_one_bias_from_booleans() -> None:
+    def forward(q, m):
+        return F.scaled_dot_product_attention(F.scaled_dot_product_attention(q, q, q, m), q, q, m)
+
+    _, legal = forms(forward, (Q, MASK), ())
+    casts = [n for n in calls(legal.program.module) if n.target is torch.ops.aten.to.dtype]
+    assert len(casts) == 2
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=300, deadline=None, derandomize=True)
+def test_a_chain_of_moves_ends_in_the_same_order(number: int) -> None:
+    """And never in more steps than it had."""
+    graph, x, want = a_chain(random.Random(number))
+    last = graph.output_node().args[0]
+    before, new = len(graph.nodes), moves.rewrite(last)
+    if new is not None:
+        last.replace_all_uses_with(new)
+        graph.eliminate_dead_code()
+        assert len(graph.nodes) < before
+    assert torch.equal(torch.fx.Interpreter(torch.nn.Module(), graph=graph).run(x), want)
+
+
+def a_chain(draw: random.Random) -> tuple[torch.fx.Graph, torch.Tensor, torch.Tensor]:
+    graph, shape = torch.fx.Graph(), a_shape(draw, 48)
+    x = value = torch.arange(48.0).reshape(shape)
+    node = graph.placeholder("x")
+    node.meta["val"] = value
+    for _ in range(draw.randint(2, 5)):
+        op, argument = draw.choice(((aten.reshape.default, a_shape(draw, 48)), (aten.permute.default, draw.sample(range(value.dim()), value.dim()))))  # fmt: skip
+        node, value = graph.call_function(op, (node, argument)), op(value, argument)
+        node.meta["val"] = value
+    graph.output(node)
+    return graph, x, value
+
+
+def a_shape(draw: random.Random, elements: int) -> list[int]:
+    """A product of random factors, some of them one."""
+    shape = [1] * draw.choice((0, 0, 1, 2))
+    while elements > 1:
+        shape.append(draw.choice([d for d in range(2, elements + 1) if elements % d == 0]))
+        elements //= shape[-1]
+    draw.shuffle(shape)
+    return shape

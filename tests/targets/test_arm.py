@@ -1,0 +1,303 @@
+"""The road to Arm's targets: small nets lowered for each, run on the TOSA reference model, compared."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+import ingot
+from ingot.plan.model import Decision
+from ingot.verify.check import run_artefact, run_graph
+from ingot.verify.metrics import measure
+from tests.support.models import images
+
+ARM = ("vgf", "ethos-u55-128", "ethos-u85-256")
+MISSING = {t.name: "; ".join(t.missing.values()) for t in ingot.targets()}
+HOW = {
+    t.name: "scenario-runner" if t.name == "vgf" and not t.extras else "TOSA reference model" for t in ingot.targets()
+}
+BATCHES = [(x,) for x in images(size=8)]
+SENTENCES = [(torch.randn(1, 6, 8, generator=torch.Generator().manual_seed(i)),) for i in range(4)]
+
+
+@pytest.fixture(params=ARM)
+def target(request: pytest.FixtureRequest) -> str:
+    return need(request.param)
+
+
+def need(name: str) -> str:
+    if MISSING[name]:
+        pytest.skip(f"{name} needs: {MISSING[name]}")
+    return name
+
+
+def seeded(model: nn.Module) -> nn.Module:
+    generator = torch.Generator().manual_seed(1)
+    for p in model.parameters():
+        p.data = torch.randn(p.shape, generator=generator) * 0.3
+    return model.eval()
+
+
+def cast(model: nn.Module, target: str, batches: list[tuple[torch.Tensor]] = BATCHES, **more: object) -> ingot.Casting:
+    return ingot.cast(seeded(model), batches[0], target=target, calibration=batches, **more)
+
+
+def assert_whole(casting: ingot.Casting, faithful: float = 60) -> None:
+    assert (len(casting.delegates), casting.host_ops) == (1, ())
+    assert HOW[casting.target] in casting.check.executed_on
+    assert min(o.faithful_db for o in casting.check.outputs) >= faithful
+
+
+def stored(plan: ingot.Plan) -> dict[str, str]:
+    return {d.slot.node: d.storage.dtype if d.storage else "float" for d in plan if d.slot.operand is None}
+
+
+class Net(nn.Module):
+    """Two convolutions whose results are joined; a requantize is needed where the join is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+        self.linear = nn.Linear(16, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first = self.conv1(x).relu()
+        both = torch.cat([first, self.conv2(first)], 1)
+        return self.linear(torch.moveaxis(F.max_pool2d(both, 2), 1, -1)).sigmoid()
+
+
+def test_a_small_net_is_one_delegate_and_right(target: str) -> None:
+    casting = cast(Net(), target)
+    assert_whole(casting)
+    assert set(stored(casting.plan).values()) == {"float", "int8"}  # float: the graph's input, and inside relu(conv)
+    assert casting.check.outputs[0].sqnr_db >= 30
+
+
+class Requantized(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        r = self.conv1(x).relu()
+        return torch.cat([r, x * 8], 1), self.conv2(r)
+
+
+def test_a_requantize_before_a_cat_stays_inside() -> None:
+    casting = cast(Requantized(), need("ethos-u55-128"))
+    assert_whole(casting)
+    assert casting.plan.storage("relu") != casting.plan.storage("cat", 0)
+    assert min(o.sqnr_db for o in casting.check.outputs) >= 30
+
+
+class Head(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding=1)
+        self.boxes, self.scores = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        features = self.stem(x).relu()
+        return torch.cat([self.boxes(features).sigmoid() * 640, self.scores(features).sigmoid()], 1)
+
+
+@pytest.mark.parametrize("name", ARM[:2])
+def test_boxes_and_scores_in_one_output_are_both_right(name: str) -> None:
+    casting = cast(Head(), need(name))
+    assert_whole(casting)
+    float_, made = both_runs(casting)
+    for part in (slice(0, 8), slice(8, 16)):
+        assert measure([t[:, part] for t in float_], [t[:, part] for t in made]).sqnr_db >= 30
+
+
+def both_runs(casting: ingot.Casting) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    evidence = casting.evidence
+    float_ = run_graph(evidence.program.reference, BATCHES, {})
+    made = run_artefact(casting.pte, evidence, BATCHES)
+    return [outputs[0] for outputs in float_], [outputs[0] for outputs in made]
+
+
+class Join(nn.Module):
+    def __init__(self, swap: bool) -> None:
+        super().__init__()
+        self.conv1, self.conv2, self.swap = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 8, 3, padding=1), swap
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one, two = self.conv1(x), self.conv2(x)
+        return torch.cat([two, one] if self.swap else [one, two], 1)
+
+
+def test_int8_and_int16_meet_in_a_cat_and_their_order_does_not_matter() -> None:
+    recipe = {"scopes": [{"path": "conv2", "precision": "int16"}]}
+    castings = [cast(Join(swap), need("vgf"), recipe=recipe) for swap in (False, True)]
+    for casting in castings:
+        assert_whole(casting)
+        assert casting.check.outputs[0].sqnr_db >= 30
+    plans = [stored(c.plan) for c in castings]
+    assert plans[0] == plans[1]
+    assert {"int8", "int16"} <= set(plans[0].values())
+    scales = [{n: c.plan.storage(n) for n in ("conv2d", "conv2d_1", "cat")} for c in castings]
+    assert scales[0] == scales[1]
+
+
+class Counted(list):
+    """Batches that say how often they were gone through."""
+
+    times = 0
+
+    def __iter__(self):
+        self.times += 1
+        return super().__iter__()
+
+
+def test_one_recording_serves_every_target_and_precision() -> None:
+    batches = Counted(BATCHES)
+    program = ingot.capture(seeded(Net()), BATCHES[0])
+    ranges = ingot.record(program, batches)
+    for name in ("xnnpack", *(need(n) for n in ARM[:2])):
+        for precision in ("int8", "int16", "float") if name in ARM else ("int8", "float"):
+            plan = ingot.plan(program, ranges, name, recipe={"scopes": [{"op": "*", "precision": precision}]})
+            assert set(stored(plan).values()) <= {precision, "float"}
+            assert precision in stored(plan).values()
+    assert batches.times == 1
+
+
+@pytest.mark.parametrize("precision", ["int16", "float"])
+def test_a_whole_net_in_another_precision(precision: str) -> None:
+    casting = cast(Net(), need("vgf"), recipe={"scopes": [{"op": "*", "precision": precision}]})
+    assert_whole(casting)
+    assert casting.check.outputs[0].sqnr_db >= (40 if precision == "int16" else 100)
+
+
+class Attention(nn.Module):
+    def __init__(self, mask: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        self.norm, self.mask = nn.LayerNorm(8), mask
+        self.query, self.key, self.value = (nn.Linear(8, 8) for _ in range(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm(x)
+        scores = self.query(y) @ self.key(y).transpose(1, 2)
+        return x + self.mask(scores).softmax(-1) @ self.value(y)
+
+
+HIDDEN = torch.ones(6, 6, dtype=torch.bool).triu(1)
+MASKS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "none": lambda scores: scores,
+    "-1e9 added": lambda scores: scores + torch.zeros(6, 6).masked_fill(HIDDEN, -1e9),
+    "-inf filled in": lambda scores: scores.masked_fill(HIDDEN, -torch.inf),
+}
+
+
+@cache
+def attention_db(mask: str) -> float:
+    casting = cast(Attention(MASKS[mask]), need("ethos-u55-128"), SENTENCES)
+    assert_whole(casting, faithful=40)
+    return casting.check.outputs[0].sqnr_db
+
+
+def test_attention_is_one_delegate_on_integers_alone() -> None:
+    assert attention_db("none") >= 30
+
+
+@pytest.mark.parametrize("mask", ["-1e9 added", "-inf filled in"])
+def test_a_mask_costs_attention_no_precision(mask: str) -> None:
+    assert attention_db(mask) >= attention_db("none") - 3
+
+
+class Twice(nn.Module):
+    """Taken apart and traced again, the sum inside the norm is called what the sum of the user was called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(x) + 1000.0
+
+
+def test_what_a_rewrite_makes_does_not_pass_for_what_was_recorded() -> None:
+    program = ingot.capture(seeded(Twice()), SENTENCES[0])
+    plan = ingot.plan(program, ingot.record(program, SENTENCES), need("ethos-u55-128"))
+    wide = [d for d in plan if d.storage and d.storage.axis is None and d.storage.span[1] > 900]
+    assert {d.slot.node for d in wide if d.slot.operand is None} == {plan_output(plan)}
+
+
+def plan_output(plan: ingot.Plan) -> str:
+    return [d.slot.node for d in plan if d.slot.operand is None and d.storage][-1]
+
+
+def test_what_a_backend_said_is_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    from ingot.targets.arm import answer_cache as memory
+    from ingot.targets.base import Ability
+
+    monkeypatch.setenv("INGOT_CACHE", str(tmp_path))
+    known = {
+        "an op": Ability(frozenset({"int8"}), "said so"),
+        "another": Ability(frozenset(), memory.FAILED + ": once"),
+    }
+    memory.keep("vgf", known)
+    assert memory._read("vgf") == {"an op": known["an op"]}
+    next(tmp_path.iterdir()).write_text("no JSON")
+    assert memory._read("vgf") == {}
+    monkeypatch.setenv("INGOT_CACHE", "")
+    assert memory._file("vgf") is None
+
+
+def test_naming_the_targets_imports_no_backend() -> None:
+    code = "import sys, ingot; ingot.targets(); print([m for m in sys.modules if m.startswith('executorch')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+class Product(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.bmm(x.tanh(), x.sigmoid())
+
+
+def test_the_factor_of_a_product_of_activations_has_15_bits() -> None:
+    batches = [(torch.randn(2, 9, 9, generator=torch.Generator().manual_seed(i)),) for i in range(3)]
+    program = ingot.capture(Product(), batches[0])
+    recipe = {"scopes": [{"op": "*", "precision": "int16"}]}
+    plan = ingot.plan(program, ingot.record(program, batches), need("ethos-u85-256"), recipe=recipe)
+    a, b, out = (plan.storage("bmm", i).scale for i in (0, 1, None))
+    mantissa = math.frexp(a * b / out)[0] * 2**15
+    assert abs(mantissa - round(mantissa)) < 2**-6
+
+
+class Sums(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(64, 192, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(x).sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(("name", "zero", "other"), [("ethos-u55-128", -1, 0), ("ethos-u85-256", 0, -1)])
+def test_a_sum_reads_the_zero_point_with_which_vela_is_quicker(name: str, zero: int, other: int) -> None:
+    x = torch.randn(1, 17, 64, generator=torch.Generator().manual_seed(0))
+    program = ingot.capture(seeded(Sums()), (x,))
+    plan = ingot.plan(program, ingot.record(program, [(x,), (-x,)]), need(name))
+    assert plan.storage("linear").zero_point == zero
+    cycles = [ingot.lower(program, p).performance[0].cycles for p in (plan, with_zero_point(plan, "linear", other))]
+    assert cycles[0] < cycles[1]
+
+
+def with_zero_point(plan: ingot.Plan, value: str, zero: int) -> ingot.Plan:
+    """Where it is made and where it is read."""
+
+    def moved(d: Decision) -> Decision:
+        here = value in (d.reads, d.slot.node) and (d.slot.operand is None or d.reads == value)
+        return replace(d, storage=replace(d.storage, zero_point=zero)) if here else d
+
+    return replace(plan, decisions=tuple(map(moved, plan)))

@@ -1,0 +1,381 @@
+"""Vulkan: one delegate, its serialised graph decoded and interpreted; types that follow the computation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import ingot
+from ingot.config.recipe import Recipe
+from ingot.core.fx import calls
+from ingot.llm import checkpoint
+from ingot.llm import pipeline as road
+from ingot.rewrite.apply import legalized
+from ingot.runtime.segments import pieces_of, read
+from ingot.targets.vulkan.graph import Call, Graph, decoded, dtype_of
+from ingot.targets.vulkan.interpreter import refuse_unknown
+from ingot.targets.vulkan.target import BACKEND, EXECUTED_ON, VULKAN
+from ingot.verify.check import run_artefact, run_graph, run_quantized
+from ingot.verify.metrics import measure
+from tests.llm.test_llm import Letters, tiny
+from tests.weight_only.test_rotation import loud
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.up, self.down = nn.Linear(64, 96, bias=False), nn.Linear(96, 64)
+        self.embed = nn.Embedding(40, 64)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens)
+        return x + self.down(nn.functional.silu(self.up(x)))
+
+
+TOKENS = [(torch.randint(0, 40, (1, 5), generator=torch.Generator().manual_seed(i)),) for i in range(4)]
+
+
+def cast(model: nn.Module, weights: Any = "4w", **how: Any) -> ingot.Casting:
+    return ingot.cast(model.eval(), TOKENS[0], target="vulkan", weights=weights, calibration=TOKENS, **how)
+
+
+def graphs(pte: bytes, method: str = "forward") -> list[Graph]:
+    file = read(pte, method)
+    return [decoded(p.payload, file.named_data) for p in pieces_of(file.program, {BACKEND}) if p.payload]
+
+
+@pytest.mark.parametrize("scheme", ["4w", "8da4w"])
+def test_a_decoder_is_one_delegate(scheme: str) -> None:
+    """Nothing is left to the host, in either method; the bytes compute the quantized graph; no bfloat16."""
+    found = checkpoint.Checkpoint(tiny().to(torch.bfloat16).to(torch.float32), Letters(), "tiny")
+    texts = ["a small text to round weights with, longer than a stride of it"]
+    casting, _ = road.cast(found, target="vulkan", weights=scheme, context=48, texts=texts)
+    assert len(casting.delegates) == 1
+    assert casting.host_ops == ()
+    assert casting.check.executed_on == EXECUTED_ON
+    assert "no shader ran" in EXECUTED_ON
+    assert min(o.faithful_db for o in casting.check.outputs) > 100
+    assert any("method prefill: 1 delegate, 0 ops on the host" in n for n in casting.notes)
+    held = {
+        dtype_of(v)
+        for m in ("forward", "prefill")
+        for g in graphs(casting.pte, m)
+        for v in g.values
+        if hasattr(v, "dims")
+    }
+    assert held <= {torch.float32, torch.uint8, torch.int8, torch.int32}
+    codes = {bytes(t.numpy()) for g in graphs(casting.pte) for t in g.constants.values() if t.dtype == torch.uint8}
+    assert len(codes) == len(casting.layers) - 1  # the embedding is tied to the head, and stored once
+
+
+def test_norms_stay_one_shader_when_the_stream_is_turned() -> None:
+    found = checkpoint.Checkpoint(loud(), Letters(), "tiny")
+    casting, _ = road.cast(found, target="vulkan", weights="4w", context=48, texts=["a text to round weights with"])
+    names = [c.name for g in graphs(casting.pte) for c in g.calls]
+    assert names.count("et_vk.rms_norm.default") == 5
+    assert "aten.rsqrt.default" not in names
+    assert names.count("aten.linear.default") == 1  # the last norm's gains, so that the head stays tied to its table
+
+
+def test_rounding_before_or_after_the_cast_gives_the_same_bytes() -> None:
+    halves = Net().to(torch.bfloat16)
+    kept = {k: v.clone() for k, v in halves.state_dict().items()}
+    stored, computed = cast(halves), cast(Net().to(torch.bfloat16).to(torch.float32))
+    assert stored.pte == computed.pte
+    assert "stored in bfloat16, computed in float32" in stored.notes
+    assert all(torch.equal(v, kept[k]) for k, v in halves.state_dict().items())  # the user's model is as it was
+    assert halves.up.weight.dtype == torch.bfloat16
+
+
+@pytest.mark.parametrize("order", ["cast, then quantize", "quantize, then cast"])
+@pytest.mark.parametrize("scheme", ["4w", "8da4w"])
+def test_a_model_that_torchao_quantized(order: str, scheme: str) -> None:
+    """Its own numbers are found on their grids and taken over, whatever came first."""
+    from torchao.quantization import Int8DynamicActivationIntxWeightConfig, IntxWeightOnlyConfig, PerGroup, quantize_
+
+    how = {"weight_dtype": torch.int4}
+    config = (
+        IntxWeightOnlyConfig(granularity=PerGroup(32), **how)
+        if scheme == "4w"
+        else Int8DynamicActivationIntxWeightConfig(weight_granularity=PerGroup(32), **how)
+    )
+    model = Net().to(torch.bfloat16)
+    steps = [lambda: quantize_(model, config), lambda: model.to(torch.float32)]
+    for step in steps if order.startswith("quantize") else steps[::-1]:
+        step()
+    casting = cast(model, scheme)
+    assert len(casting.delegates) == 1
+    assert casting.host_ops == ()
+    # Only the embedding, which torchao left alone, is rounded here; scales are held as bfloat16.
+    assert casting.check.outputs[0].sqnr_db > 20
+    plain = cast(model, {"scheme": scheme, "method": "nearest"})
+    assert plain.pte == casting.pte  # nothing is left to decide
+
+
+def test_a_frozen_type_is_refused() -> None:
+    """Quantized in bfloat16, unwrapped, then cast: dequantize gives bfloat16 for ever. Stock lowers that."""
+    from torchao.quantization import IntxWeightOnlyConfig, PerGroup, quantize_
+    from torchao.utils import unwrap_tensor_subclass
+
+    model = Net().to(torch.bfloat16)
+    quantize_(model, IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(32)))
+    frozen = unwrap_tensor_subclass(model).to(torch.float32)
+    with pytest.raises(ingot.IngotError, match=r"does not run.*before unwrap_tensor_subclass"):
+        cast(frozen)
+
+
+def test_lengths_that_vary() -> None:
+    many = torch.export.Dim("many", min=2, max=16)
+    casting = cast(Net(), dynamic_shapes=({1: many},))
+    assert len(casting.delegates) == 1
+    assert casting.host_ops == ()
+    longer = [(torch.randint(0, 40, (1, n)),) for n in (2, 7, 16)]
+    check = ingot.verify(casting, longer)
+    assert check.passed
+    assert check.outputs[0].faithful_db > 80
+
+
+class Place(nn.Module):
+    """A row of a table by a position that is a number at run time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.randn(16, 64))
+        self.linear = nn.Linear(64, 64)
+
+    def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
+        at = position[0].item()
+        torch._check(at >= 0)
+        torch._check(at < 16)
+        return self.linear(x + self.table.narrow(0, at, 1))
+
+
+@pytest.mark.parametrize(("target", "scheme"), [("vulkan", "4w"), ("xnnpack", "8da4w")])
+def test_a_position_that_is_read(target: str, scheme: str) -> None:
+    """`input_pos.item()` and narrow: its constraints stay with it, and nothing dies when it is traced again."""
+    torch.manual_seed(0)
+    batches = [(torch.randn(1, 64), torch.tensor([i])) for i in (0, 3, 15)]
+    casting = ingot.cast(Place().eval(), batches[0], target=target, weights=scheme, calibration=batches)
+    assert len(casting.delegates) <= 2
+    assert casting.check.outputs[0].faithful_db > 40
+
+
+class Cached(nn.Module):
+    """A decoder with its keys and values inside, written as users write it: in one of three ways."""
+
+    def __init__(self, way: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.way, self.embed, self.norm = way, nn.Embedding(40, 64), nn.RMSNorm(64)
+        self.qkv, self.out, self.head = nn.Linear(64, 192), nn.Linear(64, 64), nn.Linear(64, 40, bias=False)
+        self.register_buffer("table", torch.randn(16, 64))
+        self.register_buffer("keys", torch.zeros(1, 2, 16, 32))
+        self.register_buffer("values", torch.zeros(1, 2, 16, 32))
+
+    def forward(self, token: torch.Tensor, input_pos: torch.Tensor) -> torch.Tensor:
+        embedded = self.embed(token) + self._place(input_pos)
+        q, k, v = (t.view(1, -1, 2, 32).transpose(1, 2) for t in self.qkv(self.norm(embedded)).chunk(3, -1))
+        self._keep(input_pos, k, v)
+        mask = torch.where(torch.arange(16) <= input_pos[:, None], 0.0, -1e9)
+        shares = torch.softmax(q @ self.keys.transpose(2, 3) * 32**-0.5 + mask, -1)
+        return self.head(embedded + self.out((shares @ self.values).transpose(1, 2).reshape(1, -1, 64)))
+
+    def _place(self, input_pos: torch.Tensor) -> torch.Tensor:
+        return self.table.narrow(0, self._number(input_pos), 1) if self.way == "narrow" else self.table[input_pos]
+
+    def _keep(self, input_pos: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> None:
+        for kept, new in ((self.keys, k), (self.values, v)):
+            if self.way == "index_copy":
+                kept.index_copy_(2, input_pos, new)
+            elif self.way == "assignment":
+                kept[:, :, input_pos] = new
+            else:
+                kept.narrow(2, self._number(input_pos), 1).copy_(new)
+
+    def _number(self, input_pos: torch.Tensor) -> int:
+        at = input_pos[0].item()
+        torch._check(at >= 0)
+        torch._check(at < 16)
+        return at
+
+
+@pytest.mark.parametrize(
+    ("way", "scheme"), [("index_copy", "4w"), ("assignment", "8da4w"), ("narrow", "4w"), ("narrow", "8da4w")]
+)
+def test_a_cache_that_is_written_inside(way: str, scheme: str) -> None:
+    """One delegate, token after token as eager; a run starts from what the buffers had."""
+    steps = [(torch.tensor([[t]]), torch.tensor([i])) for i, t in enumerate([3, 17, 5, 5, 30, 12])]
+    casting = ingot.cast(Cached(way).eval(), steps[0], target="vulkan", weights=scheme, calibration=steps)
+    assert len(casting.delegates) == 1
+    assert casting.host_ops == ()
+    made, again = (run_artefact(casting.pte, casting.evidence, steps) for _ in range(2))
+    graph, eager = run_quantized(casting.evidence, steps), Cached(way).eval()
+    with torch.no_grad():
+        for (logits,), (wanted,), (second,), step in zip(made, graph, again, steps, strict=True):
+            torch.testing.assert_close(logits, wanted, rtol=1e-4, atol=1e-4)
+            assert measure([eager(*step)], [logits]).sqnr_db > 14
+            assert torch.equal(logits, second)
+    alone = run_artefact(casting.pte, casting.evidence, steps[-1:])[0][0]
+    assert not torch.allclose(alone, made[-1][0], atol=1e-2)  # it does read what came before
+
+
+class Counted(nn.Module):
+    """State of two types, one of them read before and after it is written, neither zero at the start."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(64, 64)
+        self.register_buffer("total", torch.full((1, 64), 2.0))
+        self.register_buffer("calls", torch.tensor([3]))
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        before = self.total.clone()
+        self.total += self.linear(x)
+        self.calls += 1
+        return self.total * before, self.calls * 2
+
+
+def test_state_is_the_programs() -> None:
+    """The partitioner would take it into the delegate, whose call then has fewer places than its graph has outputs."""
+    batches = [(torch.randn(1, 64, generator=torch.Generator().manual_seed(i)),) for i in range(4)]
+    casting = ingot.cast(Counted().eval(), batches[0], target="vulkan", weights="4w", calibration=batches)
+    made = run_artefact(casting.pte, casting.evidence, batches)
+    assert [int(o[1]) for o in made] == [8, 10, 12, 14]
+    assert casting.check.outputs[0].faithful_db > 100
+    file = read(casting.pte)
+    plan = file.program.execution_plan[0]
+    called = [i.instr_args for i in plan.chains[0].instructions]
+    for piece in (p for p in pieces_of(file.program, {BACKEND}) if p.payload):
+        graph = decoded(piece.payload, file.named_data)
+        assert len(piece.instructions[0].instr_args.args) == len(graph.inputs) + len(graph.outputs)
+    assert [plan.operators[c.op_index].name for c in called if hasattr(c, "op_index")] == ["aten::copy_"] * 2
+
+
+class Written(nn.Module):
+    def __init__(
+        self, write: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None], shape: tuple[int, ...]
+    ) -> None:
+        super().__init__()
+        self.write = write
+        self.register_buffer("kept", torch.randn(shape))
+
+    def forward(self, x: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
+        self.write(self.kept, x, at)
+        return self.kept + 0.0
+
+
+def _several(kept: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> None:
+    kept.index_copy_(1, at, x)
+
+
+def _assigned(kept: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> None:
+    kept[:, at] = x
+
+
+def _from_number(kept: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> None:
+    kept[:, 2:5] = x
+
+
+def _from_end(kept: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> None:
+    kept[:, -3:] = x
+
+
+@pytest.mark.parametrize("write", [_several, _assigned, _from_number, _from_end])
+@pytest.mark.parametrize("many", [1, 3])
+def test_writes_are_choices(write: Any, many: int) -> None:
+    """Whatever the dimension, for one row and for several, for places that are counted from the end."""
+    x, shape = torch.randn(2, many if write in (_several, _assigned) else 3, 2, 4), (2, 8, 2, 4)
+    program = ingot.capture(Written(write, shape).eval(), (x, torch.tensor([1, 7, 4][:many])))
+    legal = legalized(program, VULKAN, Recipe())
+    assert any(r.startswith("writes as a choice") for r in legal.rewrites)
+    gone = {torch.ops.aten.index_put.default, torch.ops.aten.slice_scatter.default}
+    assert not gone & {n.target for n in calls(legal.program.module)}
+    for places in [[1, 7, 4], [6, 0, 2]] + ([[-1, 2, -8]] if write is _assigned else []):
+        given = (torch.randn_like(x), torch.tensor(places[:many]))
+        wanted = run_graph(program.module, [given], program.state)[0][0]
+        assert torch.equal(run_graph(legal.program.module, [given], program.state)[0][0], wanted)
+
+
+def test_a_write_after_a_number_that_is_read() -> None:
+    def after(kept: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> None:
+        number = at[0].item()
+        torch._check(number >= 0)
+        torch._check(number < 4)
+        kept.narrow(1, number + 1, 3).copy_(x)
+
+    x = torch.randn(2, 3, 2, 4)
+    program = ingot.capture(Written(after, (2, 8, 2, 4)).eval(), (x, torch.tensor([1])))
+    legal = legalized(program, VULKAN, Recipe())
+    assert torch.ops.aten.slice_scatter.default not in {n.target for n in calls(legal.program.module)}
+    for place in (0, 3):
+        made, wanted = (
+            run_graph(p.module, [(x, torch.tensor([place]))], p.state)[0][0] for p in (legal.program, program)
+        )
+        assert torch.equal(made, wanted)
+
+
+def test_a_part_whose_length_is_read_is_refused_in_words() -> None:
+    """It is captured; ExecuTorch's passes for Vulkan ask what nobody knows before it runs."""
+
+    class Part(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(64, 64)
+
+        def forward(self, x: torch.Tensor, upto: torch.Tensor) -> torch.Tensor:
+            number = upto[0].item()
+            torch._check(number >= 0)
+            torch._check(number < 15)
+            part = self.linear(x).narrow(1, 0, number + 1)
+            return torch.softmax(part @ part.transpose(1, 2), -1).view(1, 1, number + 1, -1).sum(-1)
+
+    batch = (torch.randn(1, 16, 64), torch.tensor([3]))
+    with pytest.raises(ingot.LowerError, match="vulkan refused the program"):
+        ingot.cast(Part().eval(), batch, target="vulkan", weights="4w", calibration=[batch])
+
+
+def test_what_is_left_to_the_host_has_the_partitioners_reason() -> None:
+    class Sum(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.relu(x).sum(1)
+
+    x = torch.randn(1, 3, 4, 5)
+    casting = ingot.cast(Sum(), (x,), target="vulkan", calibration=[(x,)], recipe={"quantize": False})
+    assert [(o.op, o.reason) for o in casting.host_ops] == [
+        ("sum.dim_IntList", "Vulkan's partitioner: op args not supported")
+    ]
+
+
+@pytest.mark.parametrize(
+    "weights", ["8w", "8da8w", {"scheme": "4w", "head_bits": 8}, {"scheme": "4w", "most_bytes": 10**6}]
+)
+def test_what_does_not_fuse_is_refused(weights: Any) -> None:
+    with pytest.raises(ingot.PlanError, match=r"vulkan does not take.*four-bit"):
+        cast(Net(), weights)
+
+
+def test_integer_activations_are_not_offered() -> None:
+    with pytest.raises(ingot.PlanError, match="not offered with integer activations"):
+        ingot.cast(Net().eval(), TOKENS[0], target="vulkan", calibration=TOKENS)
+    whole = ingot.cast(Net().eval(), TOKENS[0], target="vulkan", calibration=TOKENS, recipe={"quantize": False})
+    assert whole.check.outputs[0].sqnr_db > 100
+
+
+def test_what_the_runtime_does_not_register_is_refused() -> None:
+    graph = Graph((Call("quantized_decomposed.quantize_per_token.default", (), 0),), (), {}, (), ())
+    with pytest.raises(ingot.ArtefactError, match=r"no shader computes.*quantize_per_token"):
+        refuse_unknown(graph)
+
+
+def test_a_damaged_delegate() -> None:
+    with pytest.raises(ingot.ArtefactError, match="cannot be read"):
+        decoded(b"VK00" + bytes(64), None)
+    payload = next(p.payload for p in pieces_of(read(cast(Net()).pte).program, {BACKEND}) if p.payload)
+    with pytest.raises(ingot.ArtefactError, match="lacks a constant"):
+        decoded(payload, None)

@@ -1,0 +1,139 @@
+"""A wrong artefact never passes: every way of being wrong that we know of is caught and named."""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+
+import pytest
+import torch
+import torch.nn as nn
+
+import ingot
+from ingot.config.recipe import Recipe
+from ingot.core.artefact import Check, OutputCheck
+from ingot.core.batched import in_step
+from ingot.plan.model import Slot
+from ingot.result.assemble import left_its_graph
+from ingot.verify.metrics import measure, sqnr
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.a, self.b = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.b(self.a(x).tanh())
+
+
+BATCHES = [(torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(i)),) for i in range(3)]
+
+
+@cache
+def good() -> tuple[ingot.Program, ingot.Casting]:
+    program = ingot.capture(Net().eval(), BATCHES[0])
+    plan = ingot.plan(program, ingot.record(program, BATCHES), "xnnpack")
+    return program, ingot.lower(program, plan)
+
+
+def test_a_good_one_passes() -> None:
+    check = ingot.verify(good()[1], BATCHES)
+    assert check.passed
+    assert check.culprit is None
+    assert check.batches == 3
+
+
+def test_a_ruinous_plan_is_a_mismatch_with_a_culprit() -> None:
+    program, casting = good()
+    ruined = tuple(
+        dataclasses.replace(d, storage=dataclasses.replace(d.storage, scale=d.storage.scale * 40))
+        if d.slot in (Slot("conv2d"), Slot("conv2d_1", 0))
+        else d
+        for d in casting.plan
+    )
+    bad = ingot.lower(program, dataclasses.replace(casting.plan, decisions=ruined))
+    check = ingot.verify(bad, BATCHES)
+    assert not check.passed
+    assert "far from the float model" in check.outputs[0].problem
+    assert check.culprit.startswith("conv2d (")
+
+
+def test_an_artefact_of_other_weights_is_caught() -> None:
+    _, casting = good()
+    with torch.no_grad():
+        other = Net()
+        other.b.weight.neg_()
+    swapped = ingot.cast(other.eval(), BATCHES[0], target="xnnpack", calibration=BATCHES)
+    check = ingot.verify(dataclasses.replace(casting, pte=swapped.pte), BATCHES)
+    assert not check.passed
+    assert "does not compute its own quantized graph" in check.outputs[0].problem
+
+
+def test_cast_raises_and_the_error_carries_the_check() -> None:
+    strict = {"min_sqnr_db": 90.0}
+    with pytest.raises(ingot.MismatchError, match=r"far from the float model.*bar 90 dB") as caught:
+        ingot.cast(Net().eval(), BATCHES[0], target="xnnpack", calibration=BATCHES, recipe=strict)
+    assert not caught.value.check.passed
+
+
+@pytest.mark.parametrize("damage", [lambda p: p[: len(p) // 2], lambda p: b"", lambda p: b"x" * len(p)])
+def test_a_damaged_file_is_a_sentence(damage) -> None:
+    casting = dataclasses.replace(good()[1], pte=damage(good()[1].pte))
+    with pytest.raises(ingot.ArtefactError, match="try:"):
+        ingot.verify(casting, BATCHES)
+
+
+def test_dead_and_non_finite_outputs_are_faults() -> None:
+    want = [torch.randn(1, 4, 8)]
+    assert "dead" in measure(want, [torch.full((1, 4, 8), 0.25)]).fault
+    assert "non-finite" in measure(want, [torch.where(want[0] > 1, torch.nan, want[0])]).fault
+    assert "shape" in measure(want, [torch.randn(1, 8, 4)]).fault
+    assert measure(want, want).fault is None
+
+
+def test_one_dead_channel_shows_in_the_worst_channel() -> None:
+    want = torch.randn(1, 16, 64)
+    got = want.clone()
+    got[:, 3] = 0
+    result = measure([want], [got])
+    assert result.sqnr_db > 10
+    assert result.worst_channel_db < 1
+
+
+def test_sqnr_is_what_it_says() -> None:
+    signal = torch.ones(1000, dtype=torch.float64)
+    assert sqnr(signal, signal * 1.1) == pytest.approx(20.0)
+
+
+def test_in_step_gives_what_each_batch_gives_alone() -> None:
+    """Also where a weight is dequantized by rows, and a table is looked up in by rows."""
+    from ingot.weight_only.options import weights_from
+    from ingot.weight_only.pipeline import chosen_weights
+
+    class Net(torch.nn.Module):
+        def __init__(self, words: int) -> None:
+            super().__init__()
+            self.table, self.head = torch.nn.Embedding(words, 64), torch.nn.Linear(64, words, bias=words < 100)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            return self.head(self.table(tokens).relu())
+
+    torch.manual_seed(0)
+    batches = [(torch.randint(50, (1, 5)),) for _ in range(3)]
+    for bits, words in ((4, 50), (8, 50), (8, 20_000)):
+        program = ingot.capture(Net(words).eval(), batches[0])
+        asked = weights_from({"scheme": "8da4w", "embedding_bits": bits, "head_bits": bits})
+        made = chosen_weights(program.module, asked, []).applied(program.module)
+        with torch.no_grad():
+            alone = [made(*b) for b in batches]
+        for a, b in zip(in_step(made, batches), alone, strict=True):
+            assert torch.equal(a[0], b[0])
+
+
+@pytest.mark.parametrize(("to_float", "to_graph", "left"), [(0.1, 56.0, False), (4.0, 5.0, True), (8.0, 80.0, False)])
+def test_rounding_is_not_the_backends_fault(to_float: float, to_graph: float, left: bool) -> None:
+    """An artefact that computes a graph which is too coarse has not left it."""
+    output = OutputCheck("out", to_float, 1.0, to_float, to_graph, "far from the float model")
+    assert left_its_graph(Check("here", 1, (output,), passed=False), Recipe()) is left

@@ -1,0 +1,99 @@
+"""Models that really fail are cut down to a file that fails alike, by itself."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import ingot
+from ingot.cli import main
+from ingot.verify.minify.ddmin import smallest
+from tests.verify.test_localize import FILE, IMAGES, Net, sharpened, stretched, wrong_backend  # noqa: F401
+
+
+def reduce(middle: Any, path: Path, **options: Any) -> ingot.Reduction:
+    return ingot.reduce(Net(middle, depth=2).eval(), IMAGES[0], path, target="xnnpack", calibration=IMAGES, **options)
+
+
+def folded(x: torch.Tensor) -> torch.Tensor:
+    """Lowering dies in a pass of XNNPACK's, if a convolution comes right before."""
+    return nn.functional.celu(nn.functional.conv2d(x, torch.full((8, 8, 1, 1), 0.2)), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("middle", "error", "op", "most"),
+    [
+        (stretched, "MismatchError", "upsample_bilinear2d", 1),
+        (folded, "LowerError", "celu", 2),
+    ],
+    ids=["wrong numbers", "does not lower"],
+)
+def test_a_real_failure(middle: Any, error: str, op: str, most: int, tmp_path: Path) -> None:
+    done = reduce(middle, tmp_path / "repro.py", budget=240)
+    assert done.reproduces
+    assert done.finished
+    assert done.ops <= most < done.ops_before
+    text = done.path.read_text()
+    assert f"torch.ops.aten.{op}" in text
+    assert len(text.splitlines()) < 40
+    assert [p.name for p in tmp_path.iterdir()] == ["repro.py"], "numbers from a seed do, so there is no file beside it"
+    assert error in done.output
+
+
+@pytest.mark.slow
+def test_backends_of_ones_own(wrong_backend: str, tmp_path: Path) -> None:  # noqa: F811
+    """What registers them is at the top of the file; demands that the failure does not need are not in it."""
+    recipe = {"beside": [wrong_backend], "correct_biases": False}
+    setup = "from tests.verify.test_localize import register\n\nregister()"
+    done = reduce(sharpened, tmp_path / "repro.py", recipe=recipe, setup=setup)
+    assert done.reproduces
+    assert done.ops == 1
+    assert "recipe={'beside': ['doubling']}" in done.path.read_text()
+
+
+def test_without_time_the_whole_model_is_written(tmp_path: Path) -> None:
+    done = reduce(stretched, tmp_path / "repro.py", budget=1)
+    assert not done.finished
+    assert done.reproduces
+    assert (tmp_path / "repro.pt").exists()
+
+
+def test_a_model_that_is_fine_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ingot.InputError, match="cast without an error"):
+        reduce(torch.relu, tmp_path / "repro.py")
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("net.py").write_text(FILE.format(middle="lambda x: torch.sort(x, 1).values"))
+    command = ["localize", "net.py:build", "--target", "xnnpack", "--json"]
+    assert main(command) == 4
+    assert "nothing can run sort" in capsys.readouterr().err
+    assert main([*command, "--reduce", "repro.py"]) == 4
+    done = json.loads(capsys.readouterr().out)["reduction"]
+    assert done["reproduces"]
+    assert done["ops"] == 1
+    mended = Path("repro.py").read_text().replace("torch.ops.aten.sort.default(x, 1)", "(x * 2,)")
+    Path("repro.py").write_text(mended)
+    ran = subprocess.run([sys.executable, "repro.py"], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout) == (0, "it is cast without an error\n"), "where the failure is gone it says so"
+
+
+def test_delta_debugging() -> None:
+    tried = []
+
+    def fails(part: Any) -> bool:
+        tried.append(part)
+        return {3, 17, 18} <= set(part)
+
+    assert list(smallest(range(40), fails)) == [3, 17, 18]
+    assert len(tried) < 80
+    assert list(smallest(range(40), lambda part: 25 in part)) == [25]
