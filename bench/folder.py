@@ -21,7 +21,7 @@ from ingot.plan.model import Plan
 from ingot.result.details.versions import versions_of
 from ingot.result.report.text import plain
 from ingot.runtime.worker import run_pte
-from ingot.targets.registry import find
+from ingot.targets.registry import find_target
 from ingot.verify.check import tensors_of
 from ingot.verify.metrics import measure
 
@@ -45,7 +45,8 @@ def _facts(entry: Entry, pte: bytes, facts: dict[str, Any]) -> dict[str, Any]:
     return {
         "target": "xnnpack, stock", "bytes": len(pte), "delegates": delegates, "host_ops": hosts,
         "check": _check(entry, pte), "performance": [], "timings": facts["timings"], "nodes": [], "timing": None,
-        "versions": versions_of(find("xnnpack")), "hosted": {}, "io": {}, "notes": [], "weights": [], "rewrites": [],
+        "versions": versions_of(find_target("xnnpack")), "hosted": {}, "io": {}, "notes": [], "weights": [],
+        "rewrites": [],
         "recorded": None, "sha256": "", "sizes": [],
     }  # fmt: skip
 

@@ -26,7 +26,7 @@ from ingot.quantize.qat import Training, prepare
 from ingot.result.assemble import check_of, localized, lowered, verified
 from ingot.result.casting import Casting
 from ingot.rewrite.apply import legalized
-from ingot.targets.registry import Availability, available, find
+from ingot.targets.registry import Availability, available_targets, find_target
 from ingot.verify.localize.finding import Finding
 from ingot.weight_only.cast import cast_weights
 from ingot.weight_only.dtypes import in_float32, widened
@@ -52,7 +52,7 @@ def cast(
     _check_arguments(names, calibration, weights, on_mismatch)
     settings, steps = recipe_from(recipe), Steps(progress or Silent())
     for name in names:
-        found = find(name, settings.options, settings.beside)
+        found = find_target(name, settings.options, settings.beside)
         if weights is not None:
             settled(weights_from(weights), found)
     kept: list[Batch] = []
@@ -107,12 +107,12 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: Any = None) -
     if ranges.fingerprint != program.fingerprint:
         raise PlanError("these ranges were recorded on another program", hint="record this program first")
     settings = recipe_from(recipe)
-    backend = find(target, settings.options, settings.beside)
-    if backend.fixed_shapes and program.dynamic_shapes is not None:
+    backend = find_target(target, settings.options, settings.beside)
+    if backend.lowering.static_shapes and program.dynamic_shapes is not None:
         why = f"{backend.name} compiles for fixed shapes, and these were declared dynamic"
         hint = "leave dynamic_shapes out: the program is then made for the shapes of the example"
         raise PlanError("dynamic shapes cannot be cast for this target", why=why, hint=hint)
-    if settings.quantize and not backend.formats:
+    if settings.quantize and not backend.numerics.formats:
         hint = "weights='4w' (or another scheme that it offers), or quantize = false in a recipe"
         raise PlanError(
             f"{backend.name} is not offered with integer activations", why="none were seen to be right here", hint=hint
@@ -126,7 +126,7 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: Any = None) -
     }
     if not settings.quantize:
         return replace(unquantized(module, backend, form.program.fingerprint, form.rewrites), **outside)
-    if not backend.float_inside:
+    if not backend.numerics.runs_float:
         ranges = measured_again(module, ranges, lambda: restore_state(module, state))
     facts = (module, ranges, backend, form.program.fingerprint, form.rewrites, settings)
     if state or not can_rehearse(module, ranges.kept):
@@ -147,7 +147,7 @@ def _for_plan(plan: Plan, recipe: Any) -> Recipe:
 def train(program: Program, plan: Plan, *, recipe: Any = None) -> Training:
     """The plan as fake quantizers to train with: `loss(training(x)).backward()`, then lower(*training.finish())."""
     settings = _for_plan(plan, recipe)
-    target = find(plan.target, settings.options, settings.beside)
+    target = find_target(plan.target, settings.options, settings.beside)
     form = legalized(program, target, settings).program
     _must_match(plan, form)
     return prepare(form, plan, target)
@@ -167,13 +167,13 @@ def lower(program: Program, plan: Plan, *, recipe: Any = None) -> Casting:
 
 
 def _lower(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> Casting:
-    target = find(plan.target, recipe.options, recipe.beside)
+    target = find_target(plan.target, recipe.options, recipe.beside)
     form = legalized(program, target, recipe).program
     _must_match(plan, form)
     validate(plan, form.module, target)
     plan, form = with_biases(plan, form.module), laid_out(form, plan.channels_last)
     with steps("quantize"):
-        quantized = quantize(form.module, plan, float_bias=target.float_bias)
+        quantized = quantize(form.module, plan, float_bias=target.numerics.bias == "float")
     return lowered(program, form, quantized, plan, target, recipe, steps)
 
 
@@ -189,7 +189,7 @@ def localize(casting: Casting, batches: Iterable[Any]) -> Finding:
 
 def targets() -> tuple[Availability, ...]:
     """What is known, what is installed, what is missing and how to install it."""
-    return available()
+    return available_targets()
 
 
 def _check_arguments(names: list[str], calibration: Any, weights: Any, on_mismatch: str) -> None:

@@ -1,4 +1,4 @@
-"""What a backend beside the target is: the ops it owns, how they are lowered and run."""
+"""What an extra backend is: the ops it owns, how they are lowered and run."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 from torch.fx import Node
 
-from ingot.runtime.segments import Executor
-from ingot.targets.base import Ability
+from ingot.targets.base import Ability, Executor, RewriteRule
 
 
 @dataclass(frozen=True)
@@ -21,22 +20,22 @@ class Shader:
     spirv: bytes
     constants: tuple[tuple[int, int | float], ...]  # specialization constants by id
     groups: tuple[int, int, int]
-    bindings: tuple[int, ...]  # of set 0, for what it reads, then what it writes, in the order of its arguments
+    bindings: tuple[int, ...]  # of set 0: what it reads, then what it writes, in the order of its arguments
     textures: Mapping[int, str] = field(default_factory=dict)  # bindings that are images, and their Vulkan format
 
 
 @dataclass(frozen=True)
 class Backend:
-    """The ops it owns are its own: the target neither sees nor takes them, nor the roundings beside them."""
+    """A backend beside a target. It owns some ops: the target sees neither them nor their quantize and dequantize."""
 
     name: str
-    backend_id: str  # by which a program names it
-    # What it does with an op beside a target that stores these precisions; None: not one of its ops.
+    backend_id: str  # as a program names it
+    # What it does with an op, given the precisions of the target; None: not one of its ops.
     ability: Callable[[Node, Collection[str]], Ability | None]
-    partitioner: Callable[[], Any]  # ExecuTorch's kind; sees the op whole, with its dequantizes and its quantize
-    run: Executor  # its delegates on this machine, to verify the program with
+    partitioner: Callable[[], Any]  # an ExecuTorch partitioner; it sees the op with its dequantizes and its quantize
+    run: Executor  # runs its delegates on this machine, for verification
     description: str = ""
-    rules: Callable[[], tuple[Any, ...]] = tuple  # rewrites of what it owns, before anything is planned
+    rules: Callable[[], tuple[RewriteRule, ...]] = tuple  # rewrites of what it owns, before planning
     shader: Callable[[bytes], Shader] | None = None  # its delegates in a scenario, from their payload
 
 

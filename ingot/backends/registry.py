@@ -7,6 +7,7 @@ from functools import partial
 from importlib.metadata import entry_points
 
 from ingot.backends.base import Backend
+from ingot.backends.sampler.backend import SAMPLER, SAMPLER_RGBA
 from ingot.errors import InputError, TargetError, nearest
 
 GROUP = "ingot.backends"  # of packages that bring one: the entry point names a Backend
@@ -14,16 +15,14 @@ GROUP = "ingot.backends"  # of packages that bring one: the entry point names a 
 _added: dict[str, Backend] = {}
 
 
-def add(backend: Backend) -> Backend:
+def register_backend(backend: Backend) -> Backend:
     """Make a backend known under its name: recipes may then ask for it with `beside`."""
     _added[backend.name] = backend
     return backend
 
 
-def known() -> dict[str, Callable[[], Backend]]:
+def known_backends() -> dict[str, Callable[[], Backend]]:
     """By name; each is loaded when it is asked for."""
-    from ingot.backends.sampler import SAMPLER, SAMPLER_RGBA
-
     ours = {b.name: b for b in (SAMPLER, SAMPLER_RGBA)} | _added
     brought = {e.name: e.load for e in entry_points(group=GROUP)}
     return brought | {name: partial(_itself, backend) for name, backend in ours.items()}
@@ -33,8 +32,8 @@ def _itself(backend: Backend) -> Backend:
     return backend
 
 
-def find(names: Collection[str]) -> tuple[Backend, ...]:
-    backends = known() if names else {}
+def find_backends(names: Collection[str]) -> tuple[Backend, ...]:
+    backends = known_backends() if names else {}
     for name in names:
         if name not in backends:
             raise InputError(f"no backend '{name}' to lower beside the target", hint=nearest(name, backends))

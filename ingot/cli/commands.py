@@ -73,7 +73,7 @@ def cast(options: argparse.Namespace) -> Answer:
 
 def _write_scenarios(castings: Casting | Mapping[str, Casting], output: Path) -> None:
     for folder, casting in _folders(castings, output).items():
-        if casting.evidence.target.scenario is not None:
+        if casting.evidence.target.runner.writes_scenarios:
             casting.scenario(folder / "scenario")
 
 

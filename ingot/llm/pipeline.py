@@ -16,7 +16,7 @@ from ingot.llm.decoder import BEFORE, ROOM, Decoder, keep, room_for, with_room
 from ingot.llm.generation import Shape
 from ingot.llm.sample_text import SAMPLE
 from ingot.result.casting import Casting
-from ingot.targets.registry import find
+from ingot.targets.registry import find_target
 from ingot.weight_only.cast import cast_weights
 from ingot.weight_only.hessian import WIDTHS, Moments, watching
 from ingot.weight_only.options import weights_from
@@ -68,7 +68,7 @@ def _enough(decoder: Decoder, texts: list[list[int]]) -> list[list[int]]:
 
 def _captured(decoder: Decoder, many: int, target: str) -> Program:
     """With room that varies: in symbols, or as the largest where the delegate looks at sizes itself."""
-    if find(target).resizes:
+    if find_target(target).lowering.resizes_at_runtime:
         return replace(api.capture(decoder, decoder.example(many)), elastic=decoder.room_at)
     room = torch.export.Dim("room", min=ROOM, max=decoder.context) if decoder.room_at else None
     given: list[Any] = [

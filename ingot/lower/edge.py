@@ -86,13 +86,13 @@ def _lowered(
 
 def _exported(program: Program, quantized: GraphModule, plan: Plan, target: Target, close: Any) -> Any:
     whole = _whole(program, exposed(quantized, plan), plan, target)
-    close(whole, lambda n: target.owns(n) or (not plan.integer_io and converts_io(n, plan)))
+    close(whole, lambda n: target.lowering.owned_by_another(n) or (not plan.integer_io and converts_io(n, plan)))
     return _stage("export", target, lambda: _export(program, whole, plan))
 
 
 def _method(program: Program, plan: Plan, target: Target, lowered: Any, reasons: dict[str, str]) -> Method:
     graph = lowered.graph_module
-    delegates, host_ops = delegates_of(graph, target.finish(graph)), host_ops_of(graph, target, reasons)
+    delegates, host_ops = delegates_of(graph, target.lowering.finish(graph)), host_ops_of(graph, target, reasons)
     return Method(delegates, host_ops, _boundary(program, plan, lowered), hosted_by(graph))
 
 
@@ -123,7 +123,7 @@ def _root(error: BaseException) -> BaseException:
 def _whole(program: Program, quantized: GraphModule, plan: Plan, target: Target) -> GraphModule:
     """A copy for the backend: ranges kept, what is planned to be float marked as such."""
     quantized = copied(quantized)
-    cut_off(quantized, plan, program.module, target.owns)
+    cut_off(quantized, plan, program.module, target.lowering.owned_by_another)
     drop_unused(quantized)
     mark_values(quantized)
     for node in quantized.graph.nodes:
@@ -186,9 +186,9 @@ def _to_edge(exported: dict[str, torch.export.ExportedProgram], target: Target, 
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
     config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=False)
-    with target.lowering(), quick():
+    with target.lowering.context(), quick():
         passes: Any = [turning(turned)] if any(turned) else None
-        each = {name: target.partitioners() for name in exported}
+        each = {name: target.lowering.partitioners() for name in exported}
         edge = to_edge_transform_and_lower(exported, passes, each, compile_config=config)
         return _opened(edge, target)
 
@@ -196,7 +196,7 @@ def _to_edge(exported: dict[str, torch.export.ExportedProgram], target: Target, 
 def _opened(edge: Any, target: Target) -> Any:
     """What was closed, opened for its owners now that the target has had its turn."""
     open_edge(edge.exported_program())
-    for backend in target.beside:
+    for backend in target.lowering.extra_backends:
         edge = edge.to_backend(backend.partitioner())
     return edge
 
@@ -210,7 +210,9 @@ def _serialise(edge: Any, program: Program, plan: Plan, target: Target, file: An
     names = ["b_" + n.replace(".", "_") for n in program.state]
     passes = [InitializedMutableBufferPass(names)] if names else []
     memory = planning(bool(plan.settings.get("lend_inputs")), program.elastic)
-    config = ExecutorchBackendConfig(passes=passes, segment_alignment=target.alignment, memory_planning_pass=memory)
+    config = ExecutorchBackendConfig(
+        passes=passes, segment_alignment=target.lowering.alignment, memory_planning_pass=memory
+    )
     with quick():
         edge.to_executorch(config).write_to_file(file)
 

@@ -123,17 +123,18 @@ def _host_op(node: Node, target: Target, reasons: dict[str, str]) -> HostOp:
     op = _op_name(node)
     reason = reasons.get(node.name) or _unexplained(node, op, target)
     if node.meta.get(OWNED):
-        reason = f"{' or '.join(b.name for b in target.beside)} owns it, and its partitioner did not take it"
-    hint = target.hints.get(
+        owners = " or ".join(b.name for b in target.lowering.extra_backends)
+        reason = f"{owners} owns it, and its partitioner did not take it"
+    hint = target.lowering.hints.get(
         op.split(".")[0], "rewrite it with ops the backend has, or accept the extra hop to the host"
     )
     return HostOp(op, node.name, source_of(node), reason, hint)
 
 
 def _unexplained(node: Node, op: str, target: Target) -> str:
-    if (node.meta.get("custom") or {}).get("ingot") == "float" and not target.float_inside:
-        return f"it is planned in float, which {target.backend} does not run: `ingot why` says what for"
-    return f"{target.backend} has no kernel for {op}"
+    if (node.meta.get("custom") or {}).get("ingot") == "float" and not target.numerics.runs_float:
+        return f"it is planned in float, which {target.lowering.backend_id} does not run: `ingot why` says what for"
+    return f"{target.lowering.backend_id} has no kernel for {op}"
 
 
 def _op_name(node: Node) -> str:

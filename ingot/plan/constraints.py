@@ -64,11 +64,11 @@ def _offer(node: Node, found: Relations, target: Target) -> None:
     """Float always; integers where the target has a kernel and the numbers can be stored."""
     found.options[node] = {"float": "float is always possible"}
     reason = _why_float(node, found)
-    able = target.ability(node) if reason is None else None
+    able = target.kernels.ability(node) if reason is None else None
     if able is None or reason is not None:
         found.barred[node] = reason or ""
         return
-    offers = {p: able.because for p in target.formats if p in able.runs}
+    offers = {p: able.because for p in target.numerics.formats if p in able.runs}
     if able.operands:
         found.apart[node] = able.operands
     if "int8" in offers and (dead := _killed(node, found)):
@@ -128,7 +128,7 @@ def _killed(node: Node, found: Relations) -> str | None:
 def _reads_in_float(node: Node, found: Relations, target: Target) -> bool:
     """The caller reads the value, or an op without an int8 kernel does, at once or behind ops that only carry it on."""
     for user in node.users:
-        if user.op == "output" or (is_float(user) and "int8" not in target.ability(user).runs):
+        if user.op == "output" or (is_float(user) and "int8" not in target.kernels.ability(user).runs):
             return True
         if user in found.effects and found.effects[user].carriers and user in found.heard:
             return True
@@ -151,11 +151,11 @@ def _bind(node: Node, found: Relations, target: Target) -> None:
     before = operands(node)[0] if operands(node) else None
     if before is not None and _fuses(before, node, found, target):
         found.fusable[before] = node
-    if not target.rescales(node):
+    if not target.kernels.requantizes(node):
         found.bound[node] = found.effects[node].carriers
 
 
 def _fuses(before: Node, node: Node, found: Relations, target: Target) -> bool:
     """One reader only: no number is stored between the two."""
     both = found.options.get(before, {}).keys() & found.options[node].keys() - {"float"}
-    return bool(both) and len(before.users) == 1 and target.fuses(before, node)
+    return bool(both) and len(before.users) == 1 and target.kernels.fuses(before, node)

@@ -28,22 +28,22 @@ class Costs:
 
     def time(self, node: Node, label: str) -> float:
         """Multiplications, bytes moved, one call, the weights in the file; and a hop where only the host can run it."""
-        prices = self.work.target.prices
+        prices = self.work.target.cost
         moved = elements(node) + sum(elements(n) for n in operands(node) if is_float(n))
         spent = prices.op + prices.multiply.get(label, 1.0) * multiplications(node) + prices.byte * BYTES[label] * moved
         spent += prices.stored * _weight_bytes(node, label)
-        runs = self.work.target.ability(node).runs
-        return spent if label in runs or label != "float" else spent + prices.hop
+        runs = self.work.target.kernels.ability(node).runs
+        return spent if label in runs or label != "float" else spent + prices.boundary
 
     def crossing(self, value: Node, before: str, after: str) -> float:
         """One conversion of a value."""
         if before == after:
             return 0.0
-        prices = self.work.target.prices
+        prices = self.work.target.cost
         return prices.op + prices.byte * (BYTES[before] + BYTES[after]) * elements(value)
 
     def step(self, value: Node, label: str) -> float:
-        form, span = self.work.target.formats[label], self.work.facts.span(value)
+        form, span = self.work.target.numerics.formats[label], self.work.facts.span(value)
         reach = 2 * max(-span[0], span[1]) if form.symmetric else width(span)
         return reach / (form.qmax - form.qmin)
 
@@ -73,7 +73,7 @@ class Costs:
         if weight_axis(node) is None:
             return 0.0
         if node not in self._weights:
-            self._weights[node] = weight_noise(node, self.work.target.weight, self.work)
+            self._weights[node] = weight_noise(node, self.work.target.numerics.weight, self.work)
         return self._weights[node]
 
     def entering(self, reader: Node, operand: int, label: str) -> float:
@@ -122,4 +122,4 @@ def weight_noise(node: Node, form: Format, work: Work) -> float:
     """What storing the weight so adds to the noise of the outputs."""
     weight = constant_of(operands(node)[1])
     assert weight is not None  # relations offers integers only with a static weight
-    return work.noise.of_weight(node, weight, storage_for_weight(weight, form, work.target.weight_axis(node)))
+    return work.noise.of_weight(node, weight, storage_for_weight(weight, form, work.target.kernels.weight_axis(node)))

@@ -107,7 +107,7 @@ def _weights(node: Node, work: Work) -> Iterator[Decision]:
     assert weight is not None  # relations offers integers only with a static weight
     x, bias = _input_storage(node, work), constant_of(operands(node)[2]) if len(operands(node)) > 2 else None
     form = work.weight_form(node)
-    plain = storage_for_weight(weight, form, work.target.weight_axis(node), finest_for(bias, x))
+    plain = storage_for_weight(weight, form, work.target.kernels.weight_axis(node), finest_for(bias, x))
     storage = _with_factors(node, plain, x, work)
     asked = "as the recipe asks" if node in work.demands.weights else "for it adds little noise for its bytes"
     rule = "weight: symmetric, from its own numbers" + (f"; narrow {asked}" if node in work.weights else "")
@@ -118,7 +118,10 @@ def _weights(node: Node, work: Work) -> Iterator[Decision]:
 
 
 def _with_factors(node: Node, plain: Storage, x: Storage, work: Work) -> Storage:
-    bits, out = work.target.factor_bits.get(work.labels[node]), work.storages.get((work.fused.get(node, node), None))
+    bits, out = (
+        work.target.numerics.multiplier_bits.get(work.labels[node]),
+        work.storages.get((work.fused.get(node, node), None)),
+    )
     return plain if bits is None or out is None else with_factors(plain, x, out, bits)
 
 

@@ -56,7 +56,7 @@ def storage_of(spec: Spec, place: Place, work: Work) -> Storage:
     assert spec.qmax is not None
     if spec.scale is not None:
         return Storage(spec.dtype, spec.scale, spec.zero_point, spec.qmin, spec.qmax)
-    form = next((f for f in work.target.formats.values() if f.dtype == spec.dtype), None)
+    form = next((f for f in work.target.numerics.formats.values() if f.dtype == spec.dtype), None)
     if form is None or spec.is_cut:
         form = Format(spec.dtype, spec.qmin, spec.qmax, form.symmetric if form else spec.dtype == "int16")
     return storage_for(*work.span(place), form)

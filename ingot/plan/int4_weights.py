@@ -24,9 +24,9 @@ def narrow(work: Work) -> None:
     weighted = [n for n in work.labels if work.is_integer(n) and weight_axis(n) is not None]
     for node in weighted:
         scope = work.demands.weights.get(node)
-        if scope is not None and scope.weights in work.target.narrow_weights:
+        if scope is not None and scope.weights in work.target.numerics.int4_weights:
             work.weights[node] = _asked(node, str(scope.weights), work)
-    for name, form in work.target.narrow_weights.items() if work.target.narrow_saves else ():
+    for name, form in work.target.numerics.int4_weights.items() if work.target.numerics.packs_int4 else ():
         free = [n for n in weighted if work.labels[n] == FITS[name] and n not in work.demands.weights]
         _cheapest(free, form, work)
 
@@ -39,14 +39,16 @@ def _asked(node: Node, wish: str, work: Work) -> Format:
             why=f"they are multiplied with {FITS[wish]} only, and it runs in {work.labels[node]}",
             hint=f"ask for precision {FITS[wish]} there too",
         )
-    return work.target.narrow_weights[wish]
+    return work.target.numerics.int4_weights[wish]
 
 
 def _cheapest(free: list[Node], form: Format, work: Work) -> None:
     """Those that save most bytes for the noise they add, as long as all of it together stays in the budget."""
     room = work.total_noise * (10 ** (work.recipe.narrow_weights_may_cost_db / 10) - 1)
     added = (
-        {n: weight_noise(n, form, work) - weight_noise(n, work.target.weight, work) for n in free} if room > 0 else {}
+        {n: weight_noise(n, form, work) - weight_noise(n, work.target.numerics.weight, work) for n in free}
+        if room > 0
+        else {}
     )
     for node in sorted(added, key=lambda n: added[n] / elements(operands(n)[1])):
         if added[node] <= room:

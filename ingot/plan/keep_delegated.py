@@ -16,7 +16,7 @@ from ingot.plan.state import Work
 
 def stay_inside(work: Work) -> None:
     """Take float from the options of ops that have another, group by group."""
-    if work.target.float_inside:
+    if work.target.numerics.runs_float:
         return
     for group in _groups(work):
         if any(work.facts.effects[n].kind is not Kind.MOVES for n in group):

@@ -27,7 +27,7 @@ GRID = np.arange(-8, 8, 2**-6)  # where corners are looked for
 def suit_knots(work: Work) -> None:
     """In graph order: what a function reads has its final scale before what it gives."""
     for node in work.labels:
-        knots = work.target.knots.get(work.labels[node])
+        knots = work.target.numerics.lut_entries.get(work.labels[node])
         function = _function(node, work) if knots else None
         if knots and function is not None:
             _meet_corners(node, function, knots, work)
@@ -37,7 +37,7 @@ def suit_knots(work: Work) -> None:
 def _function(node: Node, work: Work) -> Function | None:
     """With a relu inside a kernel nothing is stored between."""
     stored = {(node, 0), (node, None)} <= work.storages.keys()
-    return function_of(node) if stored and work.target.interpolates(node) else None
+    return function_of(node) if stored and work.target.kernels.is_lut(node) else None
 
 
 def _meet_corners(node: Node, function: Function, knots: int, work: Work) -> None:

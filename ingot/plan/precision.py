@@ -27,7 +27,7 @@ ENOUGH = 1e-4  # -40 dB: what good int8 nets reach; nobody pays for much less
 def assign(work: Work) -> None:
     """Fill in work.labels, work.reasons and the totals."""
     costs, options = Costs(work), work.facts.options
-    order = [*work.target.formats, "float"]
+    order = [*work.target.numerics.formats, "float"]
     work.labels = {n: next(p for p in order if p in found) for n, found in options.items()}
     unhurried = sum(costs.time(n, label) for n, label in work.labels.items())
     for pair in [(p, "float") for p in order[:1]] + [(order[0], p) for p in order[1:-1]]:
@@ -40,7 +40,7 @@ def assign(work: Work) -> None:
 def _improve(work: Work, costs: Costs, pair: tuple[str, str], unhurried: float) -> None:
     """Rounds of cuts between two labels, until nothing changes."""
     unasked = work.recipe.halving_noise_is_worth is None and pair[1] != "float"
-    worth = (work.target.prices.widening if unasked else work.worth) / math.log(2) * unhurried
+    worth = (work.target.cost.wider_integers if unasked else work.worth) / math.log(2) * unhurried
     for _ in range(ROUNDS):
         rate = worth / (_noise(work, costs) + ENOUGH)
         before = dict(work.labels)
@@ -109,7 +109,7 @@ def _choice(node: Node, work: Work, pair: tuple[str, str]) -> tuple[str, str]:
     """(integer, other); twice the same label where there is nothing to choose."""
     label, options = work.labels[node], work.facts.options[node]
     if pair[1] == "float" and "float" in options and len(options) > 1:
-        return next(p for p in work.target.formats if p in options), "float"
+        return next(p for p in work.target.numerics.formats if p in options), "float"
     if pair[1] != "float" and label in pair and set(pair) <= options.keys():
         return pair
     return label, label
@@ -117,7 +117,7 @@ def _choice(node: Node, work: Work, pair: tuple[str, str]) -> tuple[str, str]:
 
 def _reason(node: Node, work: Work, costs: Costs) -> str:
     label, options = work.labels[node], work.facts.options[node]
-    others = [p for p in (*work.target.formats, "float") if p in options and p != label]
+    others = [p for p in (*work.target.numerics.formats, "float") if p in options and p != label]
     if label == "float" and node in work.facts.barred and not others:
         return work.facts.barred[node]
     text = options[label] if label != "float" or not others else "chosen by price"

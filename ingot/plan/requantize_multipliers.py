@@ -19,7 +19,7 @@ def suit_factors(work: Work) -> None:
     """In graph order: what a product reads has its final scale. Of two results with one scale the first is suited."""
     suited: set[object] = set()
     for node in work.labels:
-        bits = work.target.factor_bits.get(work.labels[node])
+        bits = work.target.numerics.multiplier_bits.get(work.labels[node])
         shared = work.classes.find((node, None)) if (node, None) in work.storages else None
         if bits and shared is not None and shared not in suited and _sums_products(node, work):
             suited.add(shared)

@@ -135,7 +135,7 @@ def _levels(place: Place, work: Work) -> int:
 
 
 def _time(producer: Place, work: Work) -> float:
-    prices, label = work.target.prices, work.labels.get(producer[0], "int8")
+    prices, label = work.target.cost, work.labels.get(producer[0], "int8")
     return prices.op + 2 * prices.byte * BYTES[label] * elements(producer[0])
 
 

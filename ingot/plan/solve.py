@@ -75,7 +75,7 @@ def unquantized(
     module: GraphModule, target: Target, fingerprint: str, rewrites: tuple[str, ...] = (), why: str = SWITCHED_OFF
 ) -> Plan:
     """Everything in float, as asked."""
-    if not target.float_inside:
+    if not target.numerics.runs_float:
         reason = "it runs integers only: in float nothing would be left to delegate"
         raise PlanError(f"{target.name} takes no float program", why=reason, hint="leave quantize = false out")
     made = tuple(
@@ -161,7 +161,7 @@ def _must_fit(pinned: Place, members: list[Place], storage: Storage, work: Work)
     """A pin inside an op binds the whole class: its type must be one that each op of the class runs in."""
     for node, operand in members:
         label = work.labels.get(node, "float")
-        can = {work.target.formats[f].dtype for f in _formats(node, operand, label, work)}
+        can = {work.target.numerics.formats[f].dtype for f in _formats(node, operand, label, work)}
         if can and storage.dtype not in can:
             raise PlanError(
                 f"'{node.name}' runs in {' or '.join(sorted(can))} and is asked to hold {storage.dtype}",
@@ -192,9 +192,9 @@ def _narrowed(work: Work) -> Iterator[str]:
     """What came of the wish for narrower weights."""
     if not work.recipe.narrow_weights_may_cost_db:
         return
-    if not work.target.narrow_weights:
+    if not work.target.numerics.int4_weights:
         yield f"{work.target.name} has no narrower weights: narrow_weights_may_cost_db does nothing here"
-    elif not work.target.narrow_saves:
+    elif not work.target.numerics.packs_int4:
         yield f"{work.target.name} keeps narrower weights in whole bytes: narrow_weights_may_cost_db does nothing here"
     else:
         yield f"{len(work.weights)} ops have narrower weights"

@@ -61,7 +61,7 @@ class Work:
         return made or (node, None) in self.pins
 
     def format_of(self, place: Place) -> Format:
-        return self.target.formats[self.label_at(*place, self.labels[place[0]])]
+        return self.target.numerics.formats[self.label_at(*place, self.labels[place[0]])]
 
     def label_at(self, node: Node, operand: int | None, label: str) -> str:
         """What an op that runs in `label` stores there: some operands have a precision of their own."""
@@ -69,7 +69,7 @@ class Work:
         return own[operand][0] if operand in own else label
 
     def weight_form(self, node: Node) -> Format:
-        return self.weights.get(node, self.target.weight)
+        return self.weights.get(node, self.target.numerics.weight)
 
     def carried(self, node: Node) -> tuple[int, ...]:
         """Operands of an integer op that are stored exactly as its output."""

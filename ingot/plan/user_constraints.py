@@ -43,7 +43,7 @@ def demanded(found: Relations, scopes: Sequence[Scope], target: Target) -> Deman
 
 def _refuse_weights(demands: Demands, target: Target) -> None:
     for node, scope in demands.weights.items():
-        if scope.weights not in ("int8", *target.narrow_weights):
+        if scope.weights not in ("int8", *target.numerics.int4_weights):
             what, why = f"{target.name} has no {scope.weights} weights", f"asked by the scope {scope}"
             raise PlanError(what, where=source_of(node), why=why, hint=f"weights = '{WEIGHTS[0]}'")
 

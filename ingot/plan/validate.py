@@ -82,9 +82,9 @@ def _type(d: Decision, node: Node, target: Target) -> Iterator[str]:
     if d.storage is None or node.op != "call_function":
         return
     if weight_axis(node) is not None and d.slot.operand in (1, 2):
-        known = {target.weight.dtype} if d.slot.operand == 1 else {"int32"}
+        known = {target.numerics.weight.dtype} if d.slot.operand == 1 else {"int32"}
     else:
-        known = {f.dtype for f in target.formats.values()}
+        known = {f.dtype for f in target.numerics.formats.values()}
     if d.storage.dtype not in known:
         yield f"{target.name} stores {', '.join(sorted(known))} there"
 
@@ -107,7 +107,12 @@ def _derived(d: Decision, nodes: dict[str, Node], plan: Plan) -> Decision:
 def _carried(node: Node, plan: Plan, target: Target) -> None:
     """An op that hands numbers on untouched has them stored alike before and after."""
     stored = plan.storage(node.name)
-    if node.op != "call_function" or stored is None or weight_axis(node) is not None or target.rescales(node):
+    if (
+        node.op != "call_function"
+        or stored is None
+        or weight_axis(node) is not None
+        or target.kernels.requantizes(node)
+    ):
         return
     effect = effect_of(node, constant_of)
     for i in effect.carriers:

@@ -11,7 +11,7 @@ from ingot.plan.state import Work
 
 def suit_zeros(work: Work) -> None:
     for node in work.labels:
-        wanted, stored = work.target.zero_at_zero(node), work.storages.get((node, 0))
+        wanted, stored = work.target.kernels.prefers_zero_point_zero(node), work.storages.get((node, 0))
         if wanted is not None and stored is not None and not work.format_of((node, 0)).symmetric:
             better = moved(stored, wanted)
             if better != stored:

@@ -243,5 +243,5 @@ def _of_constant(d: Decision, node: Node, plan: Plan, now: dict[Slot, Any], targ
     x = now[slot](plan.storage(slot.node, 0))
     weight, bias = (constant_of(n) for n in (*operands(node)[1:3], node)[:2])
     assert weight is not None
-    storage = storage_for_weight(weight, target.weight, target.weight_axis(node), finest_for(bias, x))
+    storage = storage_for_weight(weight, target.numerics.weight, target.kernels.weight_axis(node), finest_for(bias, x))
     return storage if d.slot.operand == 1 else storage_for_bias(x, storage)

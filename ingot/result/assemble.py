@@ -34,7 +34,7 @@ def lowered(
     program: Program, form: Program, quantized: Any, plan: Plan, target: Target, recipe: Recipe, steps: Steps,
     others: Mapping[str, tuple[Program, Any]] | None = None, in_double: bool = True,
 ) -> Casting:  # fmt: skip
-    target.get_ready()
+    target.runner.warm_up()
     with steps("lower"):
         done = lower_graph(form, quantized, plan, target, others)
     parts = {MAIN: (form, quantized), **(others or {})}
@@ -43,7 +43,7 @@ def lowered(
         for name, m in done.methods.items()
     }
     main = done.methods[MAIN]
-    performance = tuple(p for d in main.delegates if (p := target.performance(d.files)) is not None)
+    performance = tuple(p for d in main.delegates if (p := target.runner.estimate(d.files)) is not None)
     evidence = replace(kept.pop(MAIN), others=kept)
     return Casting(
         target.name, done.pte, main.delegates, main.host_ops, main.io, plan, None, dict(steps.seconds),
@@ -71,7 +71,7 @@ def _verify_or_keep(casting: Casting, kept: list[Batch], on_mismatch: str) -> Ch
     except ArtefactError as e:
         if on_mismatch == "raise":
             raise
-        return Check(casting.evidence.target.executed_on(), 0, (), passed=False, culprit=str(e))
+        return Check(casting.evidence.target.runner.executed_on(), 0, (), passed=False, culprit=str(e))
 
 
 def check_of(casting: Casting, batches: Iterable[Any]) -> Check:

@@ -37,7 +37,7 @@ class Outcome:
 def write(casting: Casting, folder: str | Path, batches: Iterable[Any] | None = None) -> Path:
     """scenario.json with its graphs, shaders, inputs and expected outputs, all paths relative; io.json for the app."""
     evidence = casting.evidence
-    if evidence.target.scenario is None:
+    if not evidence.target.runner.writes_scenarios:
         why = "a scenario is made of .vgf files and shaders"
         raise ArtefactError(f"a program for {casting.target} is no scenario", why=why, hint="target='vgf'")
     chosen = [evidence.program.flatten(b) for b in batches] if batches else [evidence.program.example_inputs]
@@ -45,7 +45,7 @@ def write(casting: Casting, folder: str | Path, batches: Iterable[Any] | None = 
     expected, place = run_quantized(evidence, chosen), Path(folder)
     try:
         with _aside(place) as temporary:
-            evidence.target.scenario(temporary, casting.pte, [_lying(b, casting.io.inputs) for b in given])
+            evidence.target.runner.write_scenario(temporary, casting.pte, [_lying(b, casting.io.inputs) for b in given])
             _write_expected(temporary, expected, casting)
     except OSError as e:
         raise ArtefactError(f"could not write {place}", why=str(e), hint="choose another folder") from e

@@ -17,24 +17,10 @@ from ingot.core.fx import copied
 from ingot.core.host_memory import unsearched
 from ingot.errors import CaptureError, InputError, nearest
 from ingot.patches.retrace import uncompiled
-from ingot.rewrite import attention, depth_pool, elu, hardsigmoid, layer_norm, rms_norm, softmax, softplus
-from ingot.rewrite import constant_adds as sums
-from ingot.rewrite import expand as expands
-from ingot.rewrite import index_put as writes
-from ingot.rewrite import matmul as products
-from ingot.rewrite import mean as means
-from ingot.rewrite import permute_chains as moves
-from ingot.rewrite import reduce_sum as totals
-from ingot.rewrite import scalar_operands as scalars
-from ingot.rewrite import slice_scatter as scatter
-from ingot.rewrite import strided_slice as strides
-from ingot.rewrite import upsample_nearest as upsampling
-from ingot.rewrite import where_scalar as choices
 from ingot.rewrite.fragmentation import Islands, islands
 from ingot.rewrite.rule import Rule
 from ingot.targets.base import Target
 
-__all__ = ["Legal", "Rule", "for_vulkan", "for_xnnpack", "legalized"]
 Ask = Callable[[Node], Any]
 
 
@@ -46,23 +32,12 @@ class Legal:
     rewrites: tuple[str, ...]
 
 
-def for_xnnpack() -> Sequence[Rule]:
-    """In order: a rule may leave work for those after it (attention makes products, a hard sigmoid numbers)."""
-    early = (sums, scatter, strides, upsampling, depth_pool, hardsigmoid, softplus, elu)
-    late = (attention, products, softmax, layer_norm, means, totals, scalars, expands, moves)
-    return tuple(m.RULE for m in (*early, *late))
-
-
-def for_vulkan() -> Sequence[Rule]:
-    return tuple(m.RULE for m in (scatter, writes, rms_norm, choices))
-
-
 def legalized(program: Program, target: Target, recipe: Recipe) -> Legal:
     """The program rewritten for `target`; the same arguments give the same object."""
     if program.legal_for == target.name:
         return Legal(program, ())
-    ask = target.ability if target.answers_at_once else None
-    return _legalized(program, target.name, recipe.without_rules, tuple(target.rules()), ask)
+    ask = target.kernels.ability if target.kernels.cheap_to_query else None
+    return _legalized(program, target.name, recipe.without_rules, tuple(target.lowering.rules()), ask)
 
 
 @lru_cache(maxsize=4)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from ingot.errors import ArtefactError
+from ingot.targets.base import Executor
 
-Executor = Callable[[bytes, list[list[Any]], int], list[list[Any]]]  # payload, arrays by batch, outputs -> arrays
 Values = dict[int, torch.Tensor]  # what each value of the program holds, for one batch
 
 

@@ -1,4 +1,8 @@
-"""What Ingot asks of a target: how it stores numbers, what it does with an op, how its program is made and run."""
+"""What a target is, in seven parts: numerics, kernels, cost, lowering, runner, setup and weight_only.
+
+The planner reads numerics, kernels and cost only. A part that is a protocol has defaults: subclass it and state what
+differs.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +10,38 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import numpy as np
 import torch
-from torch.fx import Node
+from torch.fx import GraphModule, Node
+
+from ingot.capture.op_semantics.weighted_ops import weight_axis
+from ingot.errors import TargetError
+
+if TYPE_CHECKING:
+    from ingot.backends.base import Backend, Shader
+
+    Shaders = Mapping[str, Callable[[bytes], Shader]]  # by backend id: the shader of a payload
 
 Batch = tuple[torch.Tensor, ...]
 Files = Mapping[str, bytes]
+# Runs one delegate: (payload, arrays by batch, number of outputs) -> arrays by batch.
+Executor = Callable[[bytes, list[list[Any]], int], list[list[Any]]]
 
 
 def digest(payload: bytes) -> str:
-    """The name by which a delegate's files are found again from what its backend loads."""
+    """The key by which the files of a delegate are found again from its payload."""
     return hashlib.sha256(payload).hexdigest()
+
+
+# ---- numerics and cost: data ----
 
 
 @dataclass(frozen=True)
 class Format:
-    """How a kind of number may be stored: an integer type, its range, and whether zero is in the middle."""
+    """An integer type, its range, and whether its zero point is always 0."""
 
     dtype: str
     qmin: int
@@ -31,31 +50,183 @@ class Format:
 
 
 @dataclass(frozen=True)
-class Ability:
-    """In which precisions a target runs one op inside its delegate (none: the host must), and who says so."""
+class Numerics:
+    """How the target stores and computes numbers."""
 
-    runs: frozenset[str]  # of "float" and the names of the target's formats
-    because: str
-    # What an op on integers may store otherwise than its precision says: by operand (None: the result) the formats it
-    # takes there, "float" among them, the first is the usual one.
-    operands: Mapping[int | None, tuple[str, ...]] = field(default_factory=dict)
+    formats: Mapping[str, Format]  # of activations, by precision; the first is the default
+    weight: Format
+    runs_float: bool  # float ops run inside the delegate, beside integer ones
+    bias: Literal["float", "int32"] = "int32"  # float: the backend quantizes float biases itself
+    int4_weights: Mapping[str, Format] = field(default_factory=dict)  # other weight formats, by name
+    packs_int4: bool = True  # two weights a byte in its file; else int4 is used only where a recipe names the op
+    rounding: Literal["half_even", "half_up"] = "half_even"
+    # Bits of the requantization multiplier, by precision, where they are too few to be exact.
+    multiplier_bits: Mapping[str, int] = field(default_factory=dict)
+    # Entries of an interpolated lookup table, by precision.
+    lut_entries: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Prices:
-    """Relative times: one multiply-add of int8 numbers is 1. Only their proportions matter."""
+class CostModel:
+    """Relative times: one int8 multiply-accumulate is 1. Only proportions matter."""
 
-    multiply: Mapping[str, float]  # one multiply-add, by precision
+    multiply: Mapping[str, float]  # one multiply-accumulate, by precision
     byte: float = 4.0  # one byte read or written
     stored: float = 300.0  # one byte of weights in the file: small files are half of what quantization is for
     op: float = 2_000.0  # one kernel call
-    widening: float = 0.05  # what halving the noise is worth if paid with wider integers, as a share of the time
-    hop: float = 500_000.0  # into another delegate or to the host, and back
+    wider_integers: float = 0.05  # share of the time that may be spent on wider integers to halve the noise
+    boundary: float = 500_000.0  # one delegate boundary: to the host and back
+
+
+# ---- kernels: questions about single ops ----
+
+
+@dataclass(frozen=True)
+class Ability:
+    """In which precisions a target runs one op inside its delegate (none: on the host), and who says so."""
+
+    runs: frozenset[str]  # of "float" and the names of the target's formats
+    because: str
+    # Operands (None: the result) that an integer op may store in another format than its precision; "float" is one of
+    # them, the first is the default.
+    operands: Mapping[int | None, tuple[str, ...]] = field(default_factory=dict)
+
+
+class Kernels(Protocol):
+    """What the backend's kernels can do with an op. The planner asks before anything is lowered."""
+
+    cheap_to_query: bool = False  # `ability` is quick: rewrites are judged by it
+
+    def ability(self, node: Node) -> Ability:
+        """In which precisions the op runs in the delegate."""
+        ...
+
+    def fuses(self, producer: Node, activation: Node) -> bool:
+        """Both run as one kernel with one output scale."""
+        return False
+
+    def requantizes(self, node: Node) -> bool:
+        """The kernel has an output scale of its own although its op could pass the input's on."""
+        return False
+
+    def weight_axis(self, node: Node) -> int | None:
+        """Per-channel axis of the op's weight; None: one scale for the whole weight."""
+        return weight_axis(node)
+
+    def is_lut(self, node: Node) -> bool:
+        """The op is an interpolated lookup table."""
+        return False
+
+    def prefers_zero_point_zero(self, node: Node) -> bool | None:
+        """Whether a zero point of 0 (True) or another (False) is faster for what the op reads; None: no difference."""
+        return None
+
+
+# ---- lowering ----
+
+
+class RewriteRule(Protocol):
+    """A rewrite of the program that keeps ops inside the delegate."""
+
+    @property
+    def name(self) -> str: ...
+
+    def apply(self, module: GraphModule) -> list[str]:
+        """Rewrite everywhere; the places, in the user's terms."""
+        ...
+
+
+class Lowering(Protocol):
+    """How a quantized program becomes a delegate."""
+
+    backend_id: str  # as a program names it
+    static_shapes: bool = False  # it compiles for the shapes of the example
+    resizes_at_runtime: bool = False  # its delegate reads the sizes of its inputs at each call
+    alignment: int = 128  # bytes, of each segment in the file
+    hints: Mapping[str, str] = {}  # by op: what a person would write instead
+    extra_backends: tuple[Backend, ...] = ()
+
+    def partitioners(self) -> list[Any]:
+        """ExecuTorch partitioners, in order."""
+        ...
+
+    def rules(self) -> Sequence[RewriteRule]:
+        """Rewrites that keep ops inside the delegate, in order."""
+        return ()
+
+    def context(self) -> AbstractContextManager[Any]:
+        """In force while the backend lowers."""
+        return nullcontext()
+
+    def finish(self, graph: GraphModule) -> Mapping[str, Files]:
+        """Called on the partitioned graph: files of each delegate (compiler inputs, reports) by digest."""
+        return {}
+
+    def owned_by_another(self, node: Node) -> bool:
+        """One of the extra backends owns the op."""
+        return False
+
+
+# ---- runner ----
+
+
+class Estimate(Protocol):
+    """What a compiler says of one delegate."""
+
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+class Runner(Protocol):
+    """Executes a program on this machine."""
+
+    writes_scenarios: bool = False
+
+    def run(
+        self,
+        pte: bytes,
+        batches: Sequence[Batch],
+        *,
+        files: Mapping[str, Files],
+        timeout: float,
+        method: str = "forward",
+        fresh: bool = True,
+        extra: Mapping[str, Executor] | None = None,
+    ) -> list[list[torch.Tensor]]:
+        """Outputs by batch. `fresh`: mutable buffers start anew for each batch. `extra` runs other backends."""
+        ...
+
+    def executed_on(self) -> str:
+        """What ran the program, in words: honest about simulators."""
+        ...
+
+    def warm_up(self) -> None:
+        """Start what a run would wait for, while the program is still lowered."""
+        return None
+
+    def trace(self, pte: bytes, batch: Batch, runs: int) -> bytes | None:
+        """An ETDump of some runs; None: no profiler here."""
+        return None
+
+    def estimate(self, files: Files) -> Estimate | None:
+        """What the compiler says of one delegate's performance, from its files; None: nothing."""
+        return None
+
+    def write_scenario(
+        self, folder: Path, pte: bytes, batches: Sequence[Sequence[np.ndarray]], shaders: Shaders | None = None
+    ) -> None:
+        """Write the program for Arm's scenario-runner, if `writes_scenarios`.
+
+        `batches` are inputs as they lie in memory; `shaders` make the delegates of other backends.
+        """
+        raise TargetError("this target has no scenarios", hint="target='vgf'")
+
+
+# ---- setup and weight-only ----
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """A package or program the target needs, and the line that installs it."""
+    """A package or program that a target needs, and the command that installs it."""
 
     name: str
     found: Callable[[], str | None]  # the version or path, None when missing
@@ -63,55 +234,34 @@ class Requirement:
 
 
 @dataclass(frozen=True)
+class Setup:
+    """What must be installed, and what a recipe may configure."""
+
+    requirements: tuple[Requirement, ...] = ()
+    extras: tuple[Requirement, ...] = ()  # optional; their names say what they are for
+    options: Mapping[str, str] = field(default_factory=dict)  # what a recipe may set, and what for
+    configure: Callable[[Mapping[str, Any]], Target] | None = None  # the same target with options set
+
+
+@dataclass(frozen=True)
+class WeightOnly:
+    """Weight-only and dynamic-activation schemes whose artefacts were seen to be right."""
+
+    schemes: tuple[str, ...] = ()
+    bits: tuple[int, ...] = (4, 8)
+    fused_norm_gains: bool = False  # a norm and its gain are one kernel: the gain is not folded into the next weight
+
+
+@dataclass(frozen=True)
 class Target:
-    """One backend: rows and questions for the planner, verbs for lowering and running."""
+    """One backend that Ingot casts for."""
 
     name: str
-    backend: str
     description: str
-    requirements: tuple[Requirement, ...]
-    formats: Mapping[str, Format]  # how activations may be stored, by precision; the first is the default
-    weight: Format
-    ability: Callable[[Node], Ability]
-    fuses: Callable[[Node, Node], bool]  # (producer, activation): they run as one op with one output scale
-    rescales: Callable[[Node], bool]  # a kernel that could carry its input's scale has an output scale of its own
-    float_inside: bool  # the backend runs float beside integers, so a value without a range costs no hop
-    float_bias: bool  # the backend makes int32 biases itself from float constants in the graph
-    weight_axis: Callable[[Node], int | None]  # per-channel axis of an op's weight, None = one scale for all
-    rules: Callable[[], Sequence[Any]]  # rewrites that keep ops inside the delegate
-    partitioners: Callable[[], list[Any]]
-    run: Callable[..., list[list[torch.Tensor]]]
-    executed_on: Callable[[], str]
-    prices: Prices
-    extras: tuple[Requirement, ...] = ()  # what it can do without, and what they are good for is in their names
-    narrow_weights: Mapping[str, Format] = field(default_factory=dict)  # other forms of weights it takes, by name
-    weight_schemes: tuple[str, ...] = ()  # of ingot.weights, those whose artefacts were seen to be right
-    weight_bits: tuple[int, ...] = (4, 8)  # of a weight, in the schemes that it takes
-    # Bits of the factor by which sums of products become results, by precision, where those are too few to be exact.
-    factor_bits: Mapping[str, int] = field(default_factory=dict)
-    # Over all integers, those between which functions are interpolated, by precision.
-    knots: Mapping[str, int] = field(default_factory=dict)
-    interpolates: Callable[[Node], bool] = lambda node: False  # those functions
-    # Whether what an op reads has better a zero point of zero (True) or another (False), where that costs time.
-    zero_at_zero: Callable[[Node], bool | None] = lambda node: None
-    gains_in_norms: bool = False  # a norm and its gains are one kernel: gains of one stay
-    narrow_saves: bool = True  # in its file; else narrow weights are taken only where a recipe names the op
-    answers_at_once: bool = False  # asking its ability costs nothing to speak of, so rewrites can be weighed by it
-    ties_up: bool = False  # a number in the middle between two steps goes to the upper one, not to the even one
-    fixed_shapes: bool = False  # it compiles for the shapes of the example
-    resizes: bool = False  # its delegate looks at the sizes of what it is given, whatever it was compiled for
-    alignment: int = 128  # of each piece of data in the file
-    hints: dict[str, str] = field(default_factory=dict)
-    options: Mapping[str, str] = field(default_factory=dict)  # what a recipe may set, and what for
-    configured: Callable[[Mapping[str, Any]], Target] | None = None  # the same target with options set
-    get_ready: Callable[[], None] = lambda: None  # begins what a run would wait for, while it is still lowered
-    lowering: Callable[[], AbstractContextManager[Any]] = nullcontext  # in force while the backend lowers
-    # Sees the partitioned graph before it is written: takes aside, by the digest of a delegate's payload, the files
-    # that its compiler was given or left, and tidies up.
-    finish: Callable[[Any], Mapping[str, Files]] = lambda graph: {}
-    trace: Callable[[bytes, Batch, int], bytes] | None = None  # some runs of a program under the runtime's profiler
-    performance: Callable[[Files], Any] = lambda files: None  # what the compiler estimates of one delegate
-    # (folder, program, inputs as they lie in memory by batch, shaders of other backends): a scenario to run elsewhere.
-    scenario: Callable[..., Any] | None = None
-    beside: tuple[Any, ...] = ()  # other backends, and which ops are theirs
-    owns: Callable[[Node], bool] = lambda node: False
+    numerics: Numerics
+    kernels: Kernels
+    cost: CostModel
+    lowering: Lowering
+    runner: Runner
+    setup: Setup = Setup()
+    weight_only: WeightOnly = WeightOnly()

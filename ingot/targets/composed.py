@@ -1,71 +1,168 @@
-"""A target with other backends beside it: what they own is asked of them, lowered by them and run by them."""
+"""A target with extra backends: the ops they own are planned, lowered and run by them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch.fx import GraphModule, Node
 
 from ingot.backends.base import Backend
 from ingot.lower.opaque_ops import closing, is_closed, reopen
-from ingot.targets.base import Ability, Target
+from ingot.targets.base import (
+    Ability,
+    Batch,
+    Estimate,
+    Executor,
+    Files,
+    Kernels,
+    Lowering,
+    RewriteRule,
+    Runner,
+    Target,
+)
 
 
-def beside(target: Target, backends: Sequence[Backend]) -> Target:
-    """The same target for everything that no other backend owns."""
-    if not backends:
-        return target
-    owned = partial(_owned, tuple(backends), tuple(target.formats))
-    return replace(
-        target,
-        beside=tuple(backends),
-        owns=lambda node: owned(node) is not None,
-        ability=lambda node: owned(node) or target.ability(node),
-        fuses=lambda node, act: owned(node) is None and owned(act) is None and target.fuses(node, act),
+def with_backends(target: Target, backends: Sequence[Backend]) -> Target:
+    """The target itself, or a ComposedTarget where there are extra backends."""
+    return ComposedTarget.of(target, tuple(backends)) if backends else target
+
+
+@dataclass(frozen=True)
+class _Owners:
+    """Which of the extra backends owns an op, and what it can do with it."""
+
+    backends: tuple[Backend, ...]
+    precisions: tuple[str, ...]
+
+    def ability(self, node: Node) -> Ability | None:
+        if node.op != "call_function" or is_closed(node):
+            return None
+        return next((a for b in self.backends if (a := b.ability(node, self.precisions)) is not None), None)
+
+    def own(self, node: Node) -> bool:
+        return self.ability(node) is not None
+
+
+@dataclass(frozen=True)
+class ComposedTarget(Target):
+    """`main` for every op that no extra backend owns."""
+
+    main: Target | None = None
+
+    @classmethod
+    def of(cls, main: Target, backends: tuple[Backend, ...]) -> ComposedTarget:
+        owners = _Owners(backends, tuple(main.numerics.formats))
+        kernels, lowering = _ComposedKernels(main.kernels, owners), _ComposedLowering(main.lowering, owners)
+        runner = _ComposedRunner(main.runner, backends)
+        parts = (main.numerics, kernels, main.cost, lowering, runner, main.setup, main.weight_only)
+        return cls(main.name, main.description, *parts, main=main)
+
+
+@dataclass(frozen=True)
+class _ComposedKernels(Kernels):
+    main: Kernels
+    owners: _Owners
+
+    @property
+    def cheap_to_query(self) -> bool:  # type: ignore[override]
+        return self.main.cheap_to_query
+
+    def ability(self, node: Node) -> Ability:
+        return self.owners.ability(node) or self.main.ability(node)
+
+    def fuses(self, producer: Node, activation: Node) -> bool:
+        return not (self.owners.own(producer) or self.owners.own(activation)) and self.main.fuses(producer, activation)
+
+    def requantizes(self, node: Node) -> bool:
         # Between its dequantizes and its quantize an owned op computes in float: each side has a scale of its own.
-        rescales=lambda node: owned(node) is not None or target.rescales(node),
-        rules=lambda: (
-            *(rule for b in backends for rule in b.rules()),
-            *(_Around(rule, tuple(backends), tuple(target.formats)) for rule in target.rules()),
-        ),
-        scenario=target.scenario and partial(_scenario, target, tuple(backends)),
-        run=partial(target.run, beside={b.backend_id: b.run for b in backends}),
-        executed_on=lambda: f"{target.executed_on()}; {', '.join(b.name for b in backends)} by its own executor",
-    )
+        return self.owners.own(node) or self.main.requantizes(node)
+
+    def weight_axis(self, node: Node) -> int | None:
+        return self.main.weight_axis(node)
+
+    def is_lut(self, node: Node) -> bool:
+        return self.main.is_lut(node)
+
+    def prefers_zero_point_zero(self, node: Node) -> bool | None:
+        return self.main.prefers_zero_point_zero(node)
 
 
-def _scenario(target: Target, backends: Sequence[Backend], *args: Any) -> Any:
-    assert target.scenario is not None
-    return target.scenario(*args, {b.backend_id: b.shader for b in backends if b.shader is not None})
+class _ComposedLowering(Lowering):
+    def __init__(self, main: Lowering, owners: _Owners):
+        self.main, self.owners, self.extra_backends = main, owners, owners.backends
+        self.backend_id, self.alignment, self.hints = main.backend_id, main.alignment, main.hints
+        self.static_shapes, self.resizes_at_runtime = main.static_shapes, main.resizes_at_runtime
 
+    def partitioners(self) -> list[Any]:
+        return self.main.partitioners()
 
-def _owned(backends: Sequence[Backend], formats: Sequence[str], node: Node) -> Ability | None:
-    if node.op != "call_function" or is_closed(node):
-        return None
-    return next((a for b in backends if (a := b.ability(node, formats)) is not None), None)
+    def rules(self) -> Sequence[RewriteRule]:
+        own = (rule for b in self.extra_backends for rule in b.rules())
+        return (*own, *(_Around(rule, self.owners) for rule in self.main.rules()))
+
+    def context(self) -> AbstractContextManager[Any]:
+        return self.main.context()
+
+    def finish(self, graph: GraphModule) -> Mapping[str, Files]:
+        return self.main.finish(graph)
+
+    def owned_by_another(self, node: Node) -> bool:
+        return self.owners.own(node)
 
 
 @dataclass(frozen=True)
 class _Around:
-    """A rewriting rule that does not see what others own."""
+    """A rewrite rule that does not see the ops that extra backends own."""
 
-    rule: Any
-    backends: tuple[Backend, ...]
-    formats: tuple[str, ...]
+    rule: RewriteRule
+    owners: _Owners
 
     @property
     def name(self) -> str:
-        return str(self.rule.name)
+        return self.rule.name
 
     def apply(self, module: GraphModule) -> list[str]:
-        owned = partial(_owned, self.backends, self.formats)
-        if not any(owned(n) for n in module.graph.nodes):
-            return list(self.rule.apply(module))
+        if not any(self.owners.own(n) for n in module.graph.nodes):
+            return self.rule.apply(module)
         with closing() as close:
-            close(module, lambda n: owned(n) is not None)
+            close(module, self.owners.own)
             places = self.rule.apply(module)
             reopen(module)
-        return list(places)
+        return places
+
+
+@dataclass(frozen=True)
+class _ComposedRunner(Runner):
+    main: Runner
+    backends: tuple[Backend, ...]
+
+    @property
+    def writes_scenarios(self) -> bool:  # type: ignore[override]
+        return self.main.writes_scenarios
+
+    def run(
+        self, pte: bytes, batches: Sequence[Batch], *, extra: Mapping[str, Executor] | None = None, **how: Any
+    ) -> list[list[torch.Tensor]]:
+        executors = {b.backend_id: b.run for b in self.backends}
+        return self.main.run(pte, batches, extra={**executors, **(extra or {})}, **how)
+
+    def executed_on(self) -> str:
+        return f"{self.main.executed_on()}; {', '.join(b.name for b in self.backends)} by its own executor"
+
+    def warm_up(self) -> None:
+        self.main.warm_up()
+
+    def trace(self, pte: bytes, batch: Batch, runs: int) -> bytes | None:
+        return self.main.trace(pte, batch, runs)
+
+    def estimate(self, files: Files) -> Estimate | None:
+        return self.main.estimate(files)
+
+    def write_scenario(self, folder: Path, pte: bytes, batches: Any, shaders: Any = None) -> None:
+        own = {b.backend_id: b.shader for b in self.backends if b.shader is not None}
+        self.main.write_scenario(folder, pte, batches, {**own, **(shaders or {})})

@@ -1,16 +1,24 @@
-"""Known targets, what each needs, and how to get what is missing."""
+"""Known targets: ours, registered ones and those of installed packages. What each needs, and how to install it."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
+from ingot.backends import registry as backends
 from ingot.errors import InputError, TargetError, nearest
+from ingot.targets.arm.target import TARGETS
 from ingot.targets.base import Target
+from ingot.targets.composed import with_backends
+from ingot.targets.vulkan.target import VULKAN
+from ingot.targets.xnnpack.target import XNNPACK
 
-__all__ = ["Availability", "available", "find", "known"]
+GROUP = "ingot.targets"  # entry points of packages that bring a target: each names a Target
+OURS = {t.name: t for t in (XNNPACK, VULKAN, *TARGETS)}
+_registered: dict[str, Target] = {}
 
 
 @dataclass(frozen=True)
@@ -21,69 +29,96 @@ class Availability:
     description: str
     installed: bool
     found: dict[str, str]
-    missing: dict[str, str]  # requirement -> the line that installs it
-    extras: dict[str, str]  # what it can do without and is not there -> the line that installs it
+    missing: dict[str, str]  # requirement -> the command that installs it
+    extras: dict[str, str]  # optional requirement that is missing -> the command that installs it
     options: dict[str, str]  # what a recipe may set for it
 
 
-def known() -> dict[str, Target]:
-    from ingot.targets.arm.target import TARGETS
-    from ingot.targets.vulkan.target import VULKAN
-    from ingot.targets.xnnpack.target import XNNPACK
+def register_target(target: Target) -> Target:
+    """Make a target known under its name, for this process."""
+    _registered[target.name] = target
+    _composed.cache_clear()
+    return target
 
-    return {t.name: t for t in (XNNPACK, VULKAN, *TARGETS)}
+
+def known_targets() -> dict[str, Target]:
+    """By name. A package's target that does not load is left out here, and refused when it is asked for."""
+    return {**_brought(), **OURS, **_registered}
 
 
-def find(name: str, options: Iterable[tuple[str, Any]] = (), others: Collection[str] = ()) -> Target:
-    """The target of that name, with everything it needs installed; an error that says what to do otherwise.
+def _brought() -> dict[str, Target]:
+    found = {}
+    for entry in entry_points(group=GROUP):
+        try:
+            found[entry.name] = _loaded(entry)
+        except TargetError:
+            continue
+    return found
 
-    `others` are backends beside it.
-    """
-    from ingot.backends import (
-        registry as backends,  # they say what they can do in a target's words, so they come after this package
-    )
 
-    targets = known()
-    if name not in targets:
-        raise TargetError(f"unknown target '{name}'", hint=nearest(str(name), targets))
-    status = _status(targets[name])
+def _loaded(entry: EntryPoint) -> Target:
+    try:
+        target = entry.load()
+    except Exception as e:
+        why, hint = f"{type(e).__name__}: {e}", "install the package that brings it again"
+        raise TargetError(f"target '{entry.name}' does not load", why=why, hint=hint) from e
+    if not isinstance(target, Target):
+        hint = "its entry point must name a Target"
+        raise TargetError(f"target '{entry.name}' is a {type(target).__name__}", hint=hint)
+    return target
+
+
+def find_target(name: str, options: Iterable[tuple[str, Any]] = (), extra_backends: Collection[str] = ()) -> Target:
+    """The target of that name, with everything that it needs installed; else an error that says what to do."""
+    target = _known(name)
+    status = _status(target)
     if status.missing:
         raise TargetError(
             f"target '{name}' needs {', '.join(status.missing)}",
             why="not installed, or installed but not importable",
             hint="; ".join(dict.fromkeys(status.missing.values())),
         )
-    return _composed(name, tuple(options), backends.find(others))
+    return _composed(name, tuple(options), backends.find_backends(extra_backends))
+
+
+def _known(name: str) -> Target:
+    targets = known_targets()
+    if name in targets:
+        return targets[name]
+    for entry in entry_points(group=GROUP):
+        if entry.name == name:
+            return _loaded(entry)  # says why it does not load
+    raise TargetError(f"unknown target '{name}'", hint=nearest(str(name), targets))
 
 
 @lru_cache(maxsize=16)
 def _composed(name: str, options: tuple[tuple[str, Any], ...], others: tuple[Any, ...]) -> Target:
-    """The same arguments give the same object, by which rewritten programs are found again."""
-    from ingot.targets.composed import beside
-
-    return beside(_configured(known()[name], dict(options)), others)
+    """The same arguments give the same object: rewritten programs are cached by it."""
+    return with_backends(_configured(_known(name), dict(options)), others)
 
 
 def _configured(target: Target, options: dict[str, Any]) -> Target:
+    known = target.setup.options
     for name in options:
-        if name not in target.options:
-            hint = nearest(name, target.options) if target.options else "it has none"
+        if name not in known:
+            hint = nearest(name, known) if known else "it has none"
             raise InputError(f"{target.name} has no option '{name}'", hint=hint)
-    return target.configured(options) if options and target.configured else target
+    return target.setup.configure(options) if options and target.setup.configure else target
 
 
-def available() -> tuple[Availability, ...]:
-    return tuple(_status(t) for t in known().values())
+def available_targets() -> tuple[Availability, ...]:
+    return tuple(_status(t) for t in known_targets().values())
 
 
 def _status(target: Target) -> Availability:
-    found = {r.name: r.found() for r in target.requirements}
+    setup = target.setup
+    found = {r.name: r.found() for r in setup.requirements}
     return Availability(
         target.name,
         target.description,
         installed=all(found.values()),
         found={k: v for k, v in found.items() if v},
-        missing={r.name: r.install for r in target.requirements if not found[r.name]},
-        extras={r.name: r.install for r in target.extras if not r.found()},
-        options=dict(target.options),
+        missing={r.name: r.install for r in setup.requirements if not found[r.name]},
+        extras={r.name: r.install for r in setup.extras if not r.found()},
+        options=dict(setup.options),
     )

@@ -61,7 +61,7 @@ def verify_artefact(pte: bytes, evidence: Evidence, batches: Iterable[tuple[torc
     outputs = tuple(_judge(i, program, recipe, reference, quantized, artefact) for i in range(len(reference[0])))
     passed = all(o.problem is None for o in outputs)
     culprit = None if passed else culprit_of(program, evidence.quantized, chosen)
-    return Check(evidence.target.executed_on(), len(chosen), outputs, passed, culprit)
+    return Check(evidence.target.runner.executed_on(), len(chosen), outputs, passed, culprit)
 
 
 def run_artefact(
@@ -70,8 +70,8 @@ def run_artefact(
     """The program itself, wherever its target runs programs; float in and out, whatever it takes and gives."""
     given = [encode(batch, evidence.io.inputs) for batch in batches]
     files, seconds = {d.digest: d.files for d in evidence.delegates}, evidence.recipe.run_timeout
-    how = {} if evidence.method == "forward" else {"method": evidence.method}
-    made = evidence.target.run(pte, given, files=files, timeout=seconds, fresh=False, **how)
+    run, method = evidence.target.runner.run, evidence.method
+    made = run(pte, given, files=files, timeout=seconds, fresh=False, method=method)
     return [decode(tensors_of(o), evidence.io.outputs) for o in made]
 
 

@@ -16,7 +16,7 @@ from ingot.plan.solve import unquantized
 from ingot.result.assemble import lowered, verified
 from ingot.result.casting import Casting
 from ingot.rewrite.apply import legalized
-from ingot.targets.registry import find
+from ingot.targets.registry import find_target
 from ingot.verify.check import Evidence
 from ingot.weight_only.hessian import Moments
 from ingot.weight_only.options import refuse_storage, settled, weights_from
@@ -41,12 +41,12 @@ def cast_weights(
     `others` are more methods of the same model, each with what it is verified on.
     """
     settings, asked, steps = recipe_from(recipe), weights_from(weights), steps or Steps(Silent())
-    backend = find(target, settings.options, settings.beside)
+    backend = find_target(target, settings.options, settings.beside)
     asked = settled(asked, backend)
     refuse_storage(settings)
     form = legalized(program, backend, settings)
     with steps("quantize"):
-        chosen = chosen_weights(form.program.module, asked, batches, seen, backend.gains_in_norms)
+        chosen = chosen_weights(form.program.module, asked, batches, seen, backend.weight_only.fused_norm_gains)
         give_back()
         parts = {n: legalized(p, backend, settings).program for n, (p, _) in (others or {}).items()}
         methods = {n: (p, chosen.applied(p.module)) for n, p in parts.items()}

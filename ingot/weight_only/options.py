@@ -81,17 +81,20 @@ def refuse_storage(recipe: Recipe) -> None:
 def settled(weights: Weights, target: Target) -> Weights:
     """With bits that the target takes; only what was seen to be right is offered."""
     refuse_unseen(weights, target)
-    asked, can = {weights.embedding_bits, weights.head_bits} - {None}, target.weight_bits
+    asked, can = {weights.embedding_bits, weights.head_bits} - {None}, target.weight_only.bits
     wide = max(can)
     if not asked <= set(can) or (weights.most_bytes is not None and wide == weights.how.bits):
-        why = target.hints.get("weights:8w") or f"weights of it have {' or '.join(map(str, can))} bits"
+        why = target.lowering.hints.get("weights:8w") or f"weights of it have {' or '.join(map(str, can))} bits"
         raise PlanError(f"{target.name} does not take weights of so many bits", why=why, hint=f"{min(can)} bits")
     return replace(weights, embedding_bits=weights.embedding_bits or wide, head_bits=weights.head_bits or wide)
 
 
 def refuse_unseen(weights: Weights, target: Target) -> None:
-    if weights.scheme in target.weight_schemes:
+    if weights.scheme in target.weight_only.schemes:
         return
-    why = target.hints.get(f"weights:{weights.scheme}") or f"no artefact of it was seen to be right on {target.name}"
-    offered = ", ".join(target.weight_schemes) or "none here; target='xnnpack' has some"
+    why = (
+        target.lowering.hints.get(f"weights:{weights.scheme}")
+        or f"no artefact of it was seen to be right on {target.name}"
+    )
+    offered = ", ".join(target.weight_only.schemes) or "none here; target='xnnpack' has some"
     raise PlanError(f"{target.name} does not take {weights.scheme} weights", why=why, hint=f"offered: {offered}")

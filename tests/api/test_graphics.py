@@ -340,7 +340,7 @@ def test_numbers_stay_in_the_range_that_was_asked_for(target: str) -> None:
     """snorm8 ends at -127; int8 kernels would give -128, which a texture reads as the same."""
     casting = plain(target, outputs=[{"dtype": "int8", "scale": 0.002, "qmin": -127}], min_sqnr_db=0)
     files = {d.digest: d.files for d in casting.delegates}
-    made = casting.evidence.target.run(casting.pte, plain_batches(), files=files, timeout=60, fresh=False)
+    made = casting.evidence.target.runner.run(casting.pte, plain_batches(), files=files, timeout=60, fresh=False)
     assert min(int(batch[0].min()) for batch in made) == -127
     assert casting.check.outputs[0].faithful_db > 60
 

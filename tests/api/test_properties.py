@@ -23,11 +23,11 @@ from ingot.core.fx import calls, constant_of, is_float
 from ingot.plan.model import Plan, Storage
 from ingot.quantize.pt2e import quantize
 from ingot.rewrite.apply import legalized
-from ingot.targets.registry import find
+from ingot.targets.registry import find_target
 from tests.support.graphs import Drawn, Net, batches_of, programs, reordered
 
 pytestmark = [pytest.mark.slow, pytest.mark.parts]
-XNNPACK = find("xnnpack")
+XNNPACK = find_target("xnnpack")
 RANDOM = st.randoms(use_true_random=False)
 
 
@@ -90,7 +90,7 @@ def check_plan(drawn: Drawn, random: Any) -> tuple[ingot.Program, Plan]:
     form = legal_form(program)
     check_movers(form, plan)
     check_creators(form, plan)
-    made = quantize(form, plan, float_bias=XNNPACK.float_bias)
+    made = quantize(form, plan, float_bias=XNNPACK.numerics.bias == "float")
     check_replay(form, made, plan)
     check_no_factory_is_rounded(made)
     return program, plan
@@ -291,7 +291,7 @@ NUDGE, RUNS, ROOM = 0.25, 4, 2.0
 
 def check_artefact(program: ingot.Program, plan: Plan, batches: Any) -> None:
     casting = ingot.lower(program, plan)
-    artefact = XNNPACK.run(casting.pte, batches, timeout=60, fresh=False)
+    artefact = XNNPACK.runner.run(casting.pte, batches, files={}, timeout=60, fresh=False)
     for batch, made in zip(batches, artefact, strict=True):
         check_faithful(casting.evidence.quantized, batch, made)
 

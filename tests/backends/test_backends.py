@@ -190,7 +190,7 @@ class _Call(nn.Module):
 
 
 def test_a_package_brings_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = importlib.metadata.EntryPoint("packed", "ingot.backends.sampler:SAMPLER", backends.GROUP)
+    entry = importlib.metadata.EntryPoint("packed", "ingot.backends.sampler.backend:SAMPLER", backends.GROUP)
     monkeypatch.setattr(backends, "entry_points", lambda group: [entry] if group == backends.GROUP else [])
     assert backends.find(["packed"])[0].backend_id == "IngotSampler"
 

@@ -17,7 +17,7 @@ import ingot
 from ingot.config.recipe import Recipe
 from ingot.core.artefact import Boundary, TensorInfo
 from ingot.result.casting import Casting
-from ingot.targets.registry import find
+from ingot.targets.registry import find_target
 from ingot.verify.check import Evidence
 
 X = torch.zeros(1, 3, 8, 8)
@@ -179,7 +179,7 @@ def lowered(pte: bytes) -> Casting:
     """A casting that can be verified, without the seconds that lowering takes."""
     program = ingot.capture(net(), (X,))
     io = Boundary((TensorInfo("x", "float32", tuple(X.shape)),), (TensorInfo("y", "float32", ()),))
-    evidence = Evidence(program, program.module, find("xnnpack"), Recipe(), io)
+    evidence = Evidence(program, program.module, find_target("xnnpack"), Recipe(), io)
     return Casting("xnnpack", pte, (), (), io, ingot.Plan("xnnpack", "f00", ()), evidence=evidence)
 
 

@@ -21,7 +21,7 @@ from ingot.quantize.audit import audit
 from ingot.quantize.pt2e import quantize
 from ingot.rewrite.apply import legalized
 from ingot.targets.base import Format
-from ingot.targets.registry import find
+from ingot.targets.registry import find_target
 
 INT8 = Format("int8", -128, 127, symmetric=False)
 
@@ -134,7 +134,7 @@ OTHER = Storage("int8", 0.123, 3, -128, 127)
 )
 def test_the_audit_sees_every_kind_of_difference(slot: Slot, wrong: Storage | None) -> None:
     program, plan = plan_of(Skip(True), IMAGE)
-    module = legalized(program, find("xnnpack"), Recipe()).program.module
+    module = legalized(program, find_target("xnnpack"), Recipe()).program.module
     made = quantize(module, plan, float_bias=True)
     without_bias = [d for d in plan if not (d.storage and d.storage.dtype == "int32")]
     plain = dataclasses.replace(plan, decisions=tuple(without_bias))

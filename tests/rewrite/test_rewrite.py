@@ -17,7 +17,7 @@ from ingot.config.recipe import Recipe
 from ingot.core.fx import call, calls
 from ingot.rewrite import permute_chains as moves
 from ingot.rewrite.apply import Rule, for_xnnpack, legalized
-from ingot.targets.registry import find
+from ingot.targets.registry import find_target
 
 aten = torch.ops.aten
 
@@ -86,7 +86,7 @@ CASES = {
 
 def forms(forward, inputs, tensors):
     program = ingot.capture(Wrap(forward, *tensors).eval(), inputs)
-    return program, legalized(program, find("xnnpack"), Recipe())
+    return program, legalized(program, find_target("xnnpack"), Recipe())
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -124,10 +124,10 @@ def test_what_does_not_match_is_still_right(name: str) -> None:
 
 def test_a_rule_can_be_switched_off_by_name() -> None:
     program = ingot.capture(nn.LayerNorm(4), (X3,))
-    without = legalized(program, find("xnnpack"), Recipe(without_rules=("layer norm as products",)))
+    without = legalized(program, find_target("xnnpack"), Recipe(without_rules=("layer norm as products",)))
     assert not without.rewrites
     with pytest.raises(ingot.InputError, match="did you mean 'layer norm as products'"):
-        legalized(program, find("xnnpack"), Recipe(without_rules=("layer norm as product",)))
+        legalized(program, find_target("xnnpack"), Recipe(without_rules=("layer norm as product",)))
 
 
 class Norms(nn.Module):
@@ -153,7 +153,7 @@ def test_a_rule_that_leaves_more_to_the_host_is_dropped() -> None:
             return None
         return call(node, torch.ops.aten.atan.default, call(node, torch.ops.aten.tan.default, node.args[0]))
 
-    target = replace(find("xnnpack"), rules=lambda: (Rule("relu by tangents", worse), *for_xnnpack()))
+    target = replace(find_target("xnnpack"), lowering=WithRule(Rule("relu by tangents", worse)))
     x = torch.rand(2, 6, 4)  # where the two agree
     program = ingot.capture(Wrap(lambda y: F.layer_norm(F.relu(y), (4,))).eval(), (x,))
     legal = legalized(program, target, Recipe())

@@ -14,7 +14,7 @@ import ingot
 from ingot.config.recipe import Recipe
 from ingot.core.fx import constant_of, is_float, output_nodes
 from ingot.rewrite.apply import legalized
-from ingot.targets.registry import find
+from ingot.targets.registry import find_target
 from ingot.verify.check import run_artefact, run_quantized
 from ingot.verify.reference.interpreter import Exact
 from tests.support.models import images, settled
@@ -178,7 +178,7 @@ class Fed(Exact):
     """The quantized graph, in which each op reads what the artefact's ops before it gave; and by how much it differs."""
 
     def __init__(self, module: torch.fx.GraphModule, made: dict[torch.fx.Node, torch.Tensor]) -> None:
-        super().__init__(module, find("ethos-u85-256"))
+        super().__init__(module, find_target("ethos-u85-256"))
         self.made, self.steps = made, {}
 
     def run_node(self, n: torch.fx.Node) -> object:
@@ -192,7 +192,7 @@ class Fed(Exact):
 
 def showing_everything(net: nn.Module, batch: tuple[torch.Tensor, ...], target: str) -> torch.fx.GraphModule:
     """The program as it is lowered, with every value among its outputs."""
-    module = legalized(ingot.capture(net, batch), find(target), Recipe()).program.module
+    module = legalized(ingot.capture(net, batch), find_target(target), Recipe()).program.module
     values = [n for n in module.graph.nodes if n.op == "call_function" and is_float(n) and constant_of(n) is None]
     next(n for n in module.graph.nodes if n.op == "output").args = (tuple(values),)
     module.recompile()

@@ -18,13 +18,13 @@ HOW, NATIVE = "the quickest run under ExecuTorch's event tracer, on the machine 
 def timing_of(casting: Casting) -> Timing:
     """The quickest of some runs of one batch: what disturbs a run only makes it longer."""
     evidence = casting.evidence
-    if evidence.target.trace is None:
-        return Timing(f"not measured: what stands in for {casting.target} here says nothing of its speed")
     batch = evidence.program.example_inputs if evidence.batch is None else evidence.batch
     try:
-        trace = evidence.target.trace(casting.pte, encode(batch, evidence.io.inputs), RUNS)
+        trace = evidence.target.runner.trace(casting.pte, encode(batch, evidence.io.inputs), RUNS)
     except IngotError as e:
         return Timing(f"not measured: {e.what}: {e.why}")
+    if trace is None:
+        return Timing(f"not measured: {casting.target} was verified on an emulator or a reference model")
     try:
         return _read(trace)
     except Exception as e:  # a trace of another version; the casting is good, and is told of without this

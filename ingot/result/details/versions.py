@@ -14,7 +14,7 @@ import ingot
 def versions_of(target: Any) -> dict[str, str]:
     """Also of the tools that the target needs, and of what it can do without."""
     known = {p: found for p in ("torch", "torchao", "executorch", "numpy") if (found := _version(p))}
-    needs = (*target.requirements, *target.extras) if target is not None else ()
+    needs = (*target.setup.requirements, *target.setup.extras) if target is not None else ()
     tools = {r.name: _told(found, r.install) for r in needs if (found := r.found())}
     return {"ingot": ingot.__version__, "python": platform.python_version(), **known, **tools, "machine": _machine()}
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import shutil
 import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,15 +14,39 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
+from ingot.patches.arm import repaired
+from ingot.rewrite import depth_pool
+from ingot.targets.arm.decompositions import Decompositions
 from ingot.targets.arm.device import Device, compile_spec, partitioner_class
 from ingot.targets.arm.fusions import mark, separate
+from ingot.targets.arm.gather_rewrite import Selections
+from ingot.targets.arm.mask_rewrite import Masks
 from ingot.targets.arm.requirements import check_converter
-from ingot.targets.base import Files, digest
+from ingot.targets.base import Files, Lowering, RewriteRule, digest
 
 KEPT = (".tosa", ".csv")  # what the compiler was given, and what it estimates
 
 
-def partitioners(device: Device) -> list[Any]:
+class ArmLowering(Lowering):
+    static_shapes = True
+
+    def __init__(self, device: Device):
+        self.device, self.backend_id = device, "VgfBackend" if device.is_gpu else "EthosUBackend"
+
+    def partitioners(self) -> list[Any]:
+        return _partitioners(self.device)
+
+    def rules(self) -> Sequence[RewriteRule]:
+        return (depth_pool.RULE, Selections(self.device), Decompositions(self.device), Masks(self.device))
+
+    def context(self) -> AbstractContextManager[Any]:
+        return repaired()
+
+    def finish(self, graph: GraphModule) -> Mapping[str, Files]:
+        return _taken_files(graph)
+
+
+def _partitioners(device: Device) -> list[Any]:
     import executorch.kernels.quantized  # noqa: F401  the quantize and dequantize around a delegate, for the writer
 
     if device.is_gpu:
@@ -78,7 +104,7 @@ def _dump_key() -> str:
     return ArmCompileSpec._DEBUG_ARTIFACT_KEY
 
 
-def finish(graph: GraphModule) -> dict[str, Files]:
+def _taken_files(graph: GraphModule) -> dict[str, Files]:
     """Take each delegate's files out of its folder, and the folder's name out of the program."""
     found: dict[str, Files] = {}
     for node in graph.graph.nodes:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import shutil
 import subprocess
@@ -13,20 +12,10 @@ import sys
 from functools import cache
 from pathlib import Path
 
+from ingot.core.versions import install_line
 from ingot.errors import TargetError
 from ingot.targets.base import Requirement
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _package(name: str, version: str, *, alone: bool = False) -> Requirement:
-    line = f"pip install {'--no-deps ' if alone else ''}{name}=={version}"
-    return Requirement(name, lambda: _version(name), line)
+from ingot.targets.requirements import EXECUTORCH, package
 
 
 def find_converter() -> str | None:
@@ -56,18 +45,13 @@ def _why_not(path: str) -> str | None:
     return None if done.returncode == 0 else (said[-1] if said else f"it ended with code {done.returncode}")
 
 
-CONVERTER = Requirement("model-converter", find_converter, "pip install ai_ml_sdk_model_converter==0.11.0")
-VELA = _package("ethos-u-vela", "5.1.0")
+CONVERTER = Requirement("model-converter", find_converter, install_line("ai_ml_sdk_model_converter"))
+VELA = package("ethos-u-vela")
 TOSA = (
-    _package("tosa-tools", "2026.5.0", alone=True),  # its pins of numpy and flatbuffers are older than it needs
-    _package("ml_dtypes", "0.5.1"),
+    package("tosa-tools", no_deps=True),  # its pins of numpy and flatbuffers are older than it needs
+    package("ml_dtypes"),
 )
-COMMON = (
-    _package("torch", "2.13.0"),
-    _package("executorch", "1.5.1"),
-    _package("torchao", "0.18.0"),
-    *TOSA,
-)
+COMMON = (*EXECUTORCH, *TOSA)
 
 
 def _installable() -> list[str]:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from ingot.errors import ArtefactError
-from ingot.runtime.segments import Executor, execute
+from ingot.runtime.segments import execute
 from ingot.targets.arm.device import Device
+from ingot.targets.arm.performance import read
+from ingot.targets.arm.scenario_export import write
 from ingot.targets.arm.tosa_reference import run_tosa
+from ingot.targets.arm.vgf_contents import contents
 from ingot.targets.arm.vulkan_tools import REQUIREMENTS
-from ingot.targets.base import Files, digest
+from ingot.targets.base import Batch, Estimate, Executor, Files, Runner, digest
 
 REFERENCE, RUNNER = "reference-model", "scenario-runner"
 SAID = {
@@ -27,24 +33,40 @@ def executor_of(device: Device) -> str:
     return device.run_on or (RUNNER if able else REFERENCE)
 
 
-def executed_on(device: Device) -> str:
-    return SAID[executor_of(device)]
+@dataclass(frozen=True)
+class ArmRunner(Runner):
+    device: Device
 
+    @property
+    def writes_scenarios(self) -> bool:  # type: ignore[override]
+        return self.device.is_gpu
 
-def run(
-    device: Device,
-    pte: bytes,
-    batches: Sequence[Any],
-    *,
-    files: Mapping[str, Files],
-    timeout: float = 120,
-    beside: Mapping[str, Executor] | None = None,
-    **_: Any,
-) -> list[list[torch.Tensor]]:
-    seconds = timeout * max(1, len(batches))
-    executor = _real(seconds) if executor_of(device) == RUNNER else _reference(files, seconds)
-    backend = "VgfBackend" if device.is_gpu else "EthosUBackend"
-    return execute(pte, [tuple(b) for b in batches], {backend: executor, **(beside or {})}, timeout)
+    def run(
+        self,
+        pte: bytes,
+        batches: Sequence[Batch],
+        *,
+        files: Mapping[str, Files],
+        timeout: float = 120,
+        method: str = "forward",
+        fresh: bool = True,
+        extra: Mapping[str, Executor] | None = None,
+    ) -> list[list[torch.Tensor]]:
+        seconds = timeout * max(1, len(batches))
+        executor = _real(seconds) if executor_of(self.device) == RUNNER else _reference(files, seconds)
+        backend = "VgfBackend" if self.device.is_gpu else "EthosUBackend"
+        return execute(pte, [tuple(b) for b in batches], {backend: executor, **(extra or {})}, timeout)
+
+    def executed_on(self) -> str:
+        return SAID[executor_of(self.device)]
+
+    def estimate(self, files: Files) -> Estimate | None:
+        return contents(files) if self.device.is_gpu else read(self.device.name, files)
+
+    def write_scenario(
+        self, folder: Path, pte: bytes, batches: Sequence[Sequence[np.ndarray]], shaders: Any = None
+    ) -> None:
+        write(folder, pte, batches, shaders)
 
 
 def _real(seconds: float) -> Executor:

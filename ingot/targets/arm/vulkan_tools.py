@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ingot.core.versions import install_line
 from ingot.errors import ArtefactError
 from ingot.targets.base import Requirement
 
@@ -87,7 +88,7 @@ def _find_layers() -> str | None:
 
 
 def _tool(name: str, package: str) -> Requirement:
-    return Requirement(name, partial(_find_tool, name, package), f"pip install {package}==0.11.0")
+    return Requirement(name, partial(_find_tool, name, package), install_line(package))
 
 
 def _find_loader() -> str | None:
@@ -119,7 +120,7 @@ EMULATION = "ai_ml_emulation_layer_for_vulkan"
 DEBIAN = "apt-get update -qq && apt-get install -qq -y --no-install-recommends mesa-vulkan-drivers libvulkan1"
 RUNNER = _tool("scenario-runner", "ai_ml_sdk_scenario_runner")
 VGF_DUMP = _tool("vgf_dump", "ai_ml_sdk_vgf_library")
-LAYERS = Requirement("ML emulation layers", _find_layers, f"pip install {EMULATION}==0.11.0")
+LAYERS = Requirement("ML emulation layers", _find_layers, install_line(EMULATION))
 LOADER = Requirement("Vulkan loader", _find_loader, DEBIAN)
 DRIVER = Requirement("Vulkan driver", _find_driver, DEBIAN)
 RUNNING = (RUNNER, LAYERS, LOADER, DRIVER)

@@ -1,37 +1,68 @@
-"""Vulkan: GPUs through ExecuTorch's shaders. Floating point, and weights of four bits that fuse into a linear."""
+"""The Vulkan target: GPUs through ExecuTorch's shaders. Float, and 4-bit weights that fuse into a linear."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch.fx import Node
 
 from ingot.patches.vulkan import quiet
-from ingot.targets.base import Ability, Format, Prices, Target
-from ingot.targets.xnnpack.target import XNNPACK
-
-__all__ = ["VULKAN"]
+from ingot.rewrite import index_put, rms_norm, slice_scatter, where_scalar
+from ingot.runtime.segments import read, run_file
+from ingot.targets.base import (
+    Ability,
+    Batch,
+    CostModel,
+    Executor,
+    Files,
+    Format,
+    Kernels,
+    Lowering,
+    Numerics,
+    RewriteRule,
+    Runner,
+    Setup,
+    Target,
+    WeightOnly,
+)
+from ingot.targets.requirements import EXECUTORCH
+from ingot.targets.vulkan.interpreter import Delegates
+from ingot.targets.xnnpack.kernels import XnnpackKernels
 
 BACKEND = "VulkanBackend"
 EXECUTED_ON = "torch: the serialised Vulkan graph was decoded and interpreted op by op; no shader ran"
 FUSED = "only groups of four-bit weights fuse into its linear; others would be written out as float numbers"
-HINTS = {"weights:8w": FUSED, "weights:8da8w": FUSED}
+RULES = tuple(module.RULE for module in (slice_scatter, index_put, rms_norm, where_scalar))
 
 
-def ability(node: Node) -> Ability:
-    """Its partitioner decides when it is lowered, and what it leaves has its reason then."""
-    return Ability(frozenset({"float"}), "what Vulkan takes is asked of its partitioner when the program is lowered")
+class VulkanKernels(Kernels):
+    def ability(self, node: Node) -> Ability:
+        """Its partitioner decides when the program is lowered; a host op has its reason then."""
+        return Ability(frozenset({"float"}), "Vulkan's partitioner is asked when the program is lowered")
+
+    def weight_axis(self, node: Node) -> int | None:
+        return XnnpackKernels().weight_axis(node)
 
 
-def rules() -> Sequence[Any]:
-    from ingot.rewrite.apply import for_vulkan
+class VulkanLowering(Lowering):
+    backend_id = BACKEND
+    resizes_at_runtime = True  # at every call, from its inputs on
+    hints = {"weights:8w": FUSED, "weights:8da8w": FUSED}  # noqa: RUF012
 
-    return for_vulkan()
+    def partitioners(self) -> list[Any]:
+        return _partitioners()
+
+    def rules(self) -> Sequence[RewriteRule]:
+        return RULES
+
+    def context(self) -> AbstractContextManager[Any]:
+        return quiet()
 
 
-def partitioners() -> list[Any]:
+def _partitioners() -> list[Any]:
     from executorch.backends.vulkan.partitioner.vulkan_partitioner import VulkanPartitioner
 
     class WithoutState(VulkanPartitioner):  # type: ignore[misc]
@@ -49,38 +80,38 @@ def partitioners() -> list[Any]:
     return [WithoutState({})]
 
 
-def run(
-    pte: bytes, batches: Sequence[Any], *, timeout: float, beside: Any = None, method: str = "forward", **_: Any
-) -> list[list[torch.Tensor]]:
-    from ingot.runtime.segments import read, run_file
-    from ingot.targets.vulkan.interpreter import Delegates
+class VulkanRunner(Runner):
+    def run(
+        self,
+        pte: bytes,
+        batches: Sequence[Batch],
+        *,
+        files: Mapping[str, Files],
+        timeout: float,
+        method: str = "forward",
+        fresh: bool = True,
+        extra: Mapping[str, Executor] | None = None,
+    ) -> list[list[torch.Tensor]]:
+        file = read(pte, method)
+        return run_file(file, batches, {BACKEND: Delegates(file.named_data), **(extra or {})}, timeout)
 
-    file = read(pte, method)
-    return run_file(file, batches, {BACKEND: Delegates(file.named_data), **(beside or {})}, timeout)
+    def executed_on(self) -> str:
+        return EXECUTED_ON
 
 
 VULKAN = Target(
     name="vulkan",
-    backend=BACKEND,
     description="GPUs through ExecuTorch's Vulkan shaders: float, and linears with 4-bit weights",
-    requirements=XNNPACK.requirements,
-    formats={},  # its static int8 was not tried here
-    weight=Format("int8", -127, 127, symmetric=True),
-    ability=ability,
-    fuses=lambda producer, activation: False,
-    rescales=lambda node: False,
-    float_inside=True,
-    float_bias=True,
-    weight_axis=XNNPACK.weight_axis,
-    rules=rules,
-    partitioners=partitioners,
-    run=run,
-    executed_on=lambda: EXECUTED_ON,
-    prices=Prices({"float": 1.0}),
-    resizes=True,  # at every call, from its inputs on
-    weight_schemes=("4w", "8da4w"),
-    weight_bits=(4,),
-    gains_in_norms=True,
-    lowering=quiet,
-    hints=HINTS,
+    numerics=Numerics(
+        formats={},  # its static int8 was not tried here
+        weight=Format("int8", -127, 127, symmetric=True),
+        runs_float=True,
+        bias="float",
+    ),
+    kernels=VulkanKernels(),
+    cost=CostModel({"float": 1.0}),
+    lowering=VulkanLowering(),
+    runner=VulkanRunner(),
+    setup=Setup(EXECUTORCH),
+    weight_only=WeightOnly(("4w", "8da4w"), bits=(4,), fused_norm_gains=True),
 )

@@ -39,7 +39,8 @@ def find(casting: Casting, batches: Batches) -> Finding:
     else:
         kind, sentence, value = _backend(search, bool(wrong)) or _rounded(search, outputs, errors, worst)
     return Finding(
-        casting.target, evidence.target.executed_on(), kind, sentence, _culprit(search, kind, value, errors), value,
+        casting.target, evidence.target.runner.executed_on(), kind, sentence, _culprit(search, kind, value, errors),
+        value,
         _table(search, errors), worst.name if worst else None, value if kind == "backend" else None, search.lowerings,
         _notes(search, casting),
     )  # fmt: skip
@@ -111,7 +112,7 @@ def _is_far(output: Seen, bar: float) -> bool:
 
 def _advice(search: Search, name: str) -> str:
     """A line of a recipe: the next wider form that the target has."""
-    storage, formats = search.plan.storage(name), search.evidence.target.formats
+    storage, formats = search.plan.storage(name), search.evidence.target.numerics.formats
     now = storage.dtype if storage else "int8"
     wider = "int16" if "int16" in formats and now == "int8" else "float"
     return f'try scopes = [{{ name = "{name}", precision = "{wider}" }}] in a recipe, or read `ingot why` of it'

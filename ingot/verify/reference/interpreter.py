@@ -33,7 +33,7 @@ class Exact(Interpreter):
 
     def __init__(self, module: GraphModule, target: Target) -> None:
         super().__init__(module)
-        self.ties_up = target.ties_up
+        self.rounds_half_up = target.numerics.rounding == "half_up"
         self.lines, self.scales = lines_of(module, target), scales_meant(module, target)
 
     def run_node(self, n: Node) -> Any:
@@ -50,7 +50,7 @@ class Exact(Interpreter):
             return rounding(x, self.scales.get(n, scale), *rest)
         if n.all_input_nodes[0].op == "placeholder":
             return _quantize_outside(x, scale, *rest)
-        return (_quantize_up if self.ties_up else _quantize)(x, scale, *rest)
+        return (_quantize_up if self.rounds_half_up else _quantize)(x, scale, *rest)
 
 
 TIE = 1e-9  # of a step: what double leaves of numbers that are equal

@@ -35,7 +35,7 @@ class Lines:
 
 def lines_of(module: GraphModule, target: Target) -> dict[Node, Lines]:
     """By op, where the target interpolates."""
-    found = {n: _lines(n, target) for n in calls(module) if target.knots and target.interpolates(n)}
+    found = {n: _lines(n, target) for n in calls(module) if target.numerics.lut_entries and target.kernels.is_lut(n)}
     return {n: lines for n, lines in found.items() if lines is not None}
 
 
@@ -44,7 +44,7 @@ def _lines(node: Node, target: Target) -> Lines | None:
     if not is_call(read, "dequantize_per_tensor") or not all(is_call(u, "quantize_per_tensor") for u in users):
         return None
     stored, given = parameters(read), {parameters(u) for u in users}
-    knots = target.knots.get(stored.dtype)
+    knots = target.numerics.lut_entries.get(stored.dtype)
     if knots is None or stored.zero_point != 0 or len(given) != 1:
         return None
     gap = gap_between(knots, stored)

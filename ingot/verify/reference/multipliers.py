@@ -34,7 +34,7 @@ def _scales(node: Node, target: Target) -> Iterator[tuple[Node, Tensor]]:
     if out is None or len(reads) < 2 or reads[0] is None or reads[1] is None or not _multiplies(node, reads[1]):
         return
     x, weight = parameters(reads[0]), parameters(reads[1])
-    bits = target.factor_bits.get(x.dtype)
+    bits = target.numerics.multiplier_bits.get(x.dtype)
     if bits is None or isinstance(x.scale, tuple):
         return
     scale = _meant(weight, x.scale / parameters(out).scale, bits)  # type: ignore[operator]

@@ -1,0 +1,33 @@
+"""What Arm's backend can do with an op: asked of its partitioner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch.fx import Node
+
+from ingot.targets.arm.ability import ability
+from ingot.targets.arm.device import Device
+from ingot.targets.arm.fusions import fuses
+from ingot.targets.arm.lut_ops import tabulated
+from ingot.targets.arm.zero_points import prefers_zero_point_zero
+from ingot.targets.base import Ability, Kernels
+
+
+@dataclass(frozen=True)
+class ArmKernels(Kernels):
+    """TOSA moves numbers unchanged: a requantize is always an op of its own."""
+
+    device: Device
+
+    def ability(self, node: Node) -> Ability:
+        return ability(self.device, node)
+
+    def fuses(self, producer: Node, activation: Node) -> bool:
+        return fuses(producer, activation)
+
+    def is_lut(self, node: Node) -> bool:
+        return tabulated(node)
+
+    def prefers_zero_point_zero(self, node: Node) -> bool | None:
+        return prefers_zero_point_zero(self.device, node)

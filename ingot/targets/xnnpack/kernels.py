@@ -1,0 +1,164 @@
+"""What XNNPACK's kernels can do: asked of its partitioner, not written down again."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ingot.capture.op_semantics.weighted_ops import groups_of, weight_axis
+from ingot.core.fx import fake_mode_of, value_of
+from ingot.targets.base import Ability, Kernels
+
+NOWHERE: frozenset[str] = frozenset()
+FLOAT = frozenset({"float"})
+BOTH = frozenset({"float", "int8"})
+
+
+@dataclass(frozen=True)
+class XnnpackKernels(Kernels):
+    cheap_to_query: bool = True
+
+    def ability(self, node: Node) -> Ability:
+        return _ability(node)
+
+    def fuses(self, producer: Node, activation: Node) -> bool:
+        return _fuses(producer, activation)
+
+    def requantizes(self, node: Node) -> bool:
+        """Its averaging kernel multiplies anyway and has an output scale; kernels that move or clamp have none."""
+        return edge_ops(node) == ("mean.dim",)
+
+    def weight_axis(self, node: Node) -> int | None:
+        """Per output channel; grouped transposed convolutions take one scale only."""
+        axis = weight_axis(node)
+        return None if axis == 1 and groups_of(node) > 1 else axis
+
+
+@cache
+def _configs() -> dict[str, Any]:
+    """The partitioner's own rows by edge op name: precisions, fused activations, constraints."""
+    from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
+
+    return dict(XnnpackPartitioner().target_partitioner_configs)
+
+
+@cache
+def _decompositions() -> dict[Any, Any]:
+    from executorch.exir.tracer import _default_decomposition_table
+
+    return dict(_default_decomposition_table())
+
+
+def _ability(node: Node) -> Ability:
+    """int8 if the backend sees exactly one op here and lists static quantization for it; float if it lists them all."""
+    names = edge_ops(node)
+    lacking = next((n for n in names if n not in _configs()), None)
+    if lacking is not None:
+        return Ability(NOWHERE, f"XNNPACK's partitioner has no entry for {lacking}")
+    if len(names) != 1:
+        return Ability(FLOAT, f"XNNPACK sees it as {' + '.join(names) or 'nothing'}: no single int8 kernel")
+    if names[0] == "constant_pad_nd.default" and min(node.args[1], default=0) >= 0:  # type: ignore[type-var,arg-type]
+        return Ability(BOTH, "XNNPACK's own passes leave a pad of int8 numbers unloadable unless it ends in a quantize")
+    if not _static(names[0]):
+        return Ability(FLOAT, f"XNNPACK runs {names[0]} in float only")
+    if (why := _beyond(node, names[0])) is not None:
+        return Ability(FLOAT, why)
+    return Ability(BOTH, f"XNNPACK lists static int8 for {names[0]}")
+
+
+def _static(name: str) -> bool:
+    from executorch.backends.xnnpack.partition.config.xnnpack_config import ConfigPrecisionType
+
+    return ConfigPrecisionType.STATIC_QUANT in _configs()[name].supported_precision_types()
+
+
+def _beyond(node: Node, name: str) -> str | None:
+    """Constraints that the partitioner checks on its own graph, where it is too late to plan otherwise."""
+    if name == "mean.dim" and not _is_global_average(node):
+        return "XNNPACK averages in int8 only over the last two of four dimensions, kept"
+    if name == "convolution.default" and value_of(node).dim() not in (3, 4):
+        return "XNNPACK convolves batches in one or two dimensions only"
+    if node.kwargs.get("alpha", 1) != 1:
+        return "XNNPACK adds without a factor"
+    return None
+
+
+def _is_global_average(node: Node) -> bool:
+    x, y = value_of(node.args[0]), value_of(node)  # type: ignore[arg-type]
+    return x.dim() == 4 and y.dim() == 4 and tuple(y.shape[2:]) == (1, 1) and x.shape[:2] == y.shape[:2]
+
+
+_edge_cache: dict[Any, tuple[str, ...]] = {}
+
+
+def edge_ops(node: Node) -> tuple[str, ...]:
+    """The edge ops this node becomes, under the names that the partitioner uses."""
+    key = _signature(node)
+    if key not in _edge_cache:
+        _edge_cache[key] = _traced_ops(node)
+    return _edge_cache[key]
+
+
+def _signature(node: Node) -> Any:
+    def shape(n: Node) -> Any:
+        val = value_of(n)
+        return (tuple(map(str, val.shape)), val.dtype) if isinstance(val, torch.Tensor) else str(val)
+
+    return str((node.target, torch.fx.map_arg(node.args, shape), torch.fx.map_arg(node.kwargs, shape)))
+
+
+def _traced_ops(node: Node) -> tuple[str, ...]:
+    own = _edge_name(node.target)
+    if own in _configs():
+        return (own,)
+    try:
+        graph = _decomposed(node)
+    except Exception:  # tracing one op alone may lack context (symbols, effects): the op then stands for itself
+        return (own,)
+    calls = [n for n in graph.nodes if n.op == "call_function" and isinstance(n.target, torch._ops.OpOverload)]
+    return tuple(_edge_name(n.target) for n in calls)
+
+
+def _decomposed(node: Node) -> torch.fx.Graph:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    tensors = list(dict.fromkeys(node.all_input_nodes))
+    target: Any = node.target
+
+    def alone(*values: Any) -> Any:
+        given = dict(zip(tensors, values, strict=True))
+        return target(*torch.fx.map_arg(node.args, given.get), **torch.fx.map_arg(node.kwargs, given.get))
+
+    with fake_mode_of(node.graph.owning_module) or nullcontext():  # type: ignore[arg-type]
+        return make_fx(alone, decomposition_table=_decompositions())(*[value_of(n) for n in tensors]).graph
+
+
+def _edge_name(target: Any) -> str:
+    """aten.permute.default -> permute_copy.default, if that is how the partitioner knows it."""
+    name = (
+        f"{target.overloadpacket.__name__}.{target._overloadname}" if hasattr(target, "overloadpacket") else str(target)
+    )
+    base, _, overload = name.partition(".")
+    copy = f"{base}_copy.{overload}"
+    return copy if copy in _configs() else name
+
+
+def _fuses(producer: Node, activation: Node) -> bool:
+    """The backend lists the activation among those that end the producer's kernel, or pads inside a convolution."""
+    ops, after = edge_ops(producer), edge_ops(activation)
+    if ops == ("constant_pad_nd.default",):
+        return weight_axis(activation) == 0 and after == ("convolution.default",) and _pads_zeros_in_space(producer)
+    row = _configs().get(ops[0]) if len(ops) == 1 else None
+    return len(after) == 1 and after[0] in (getattr(row, "fused_acts", None) or ())
+
+
+def _pads_zeros_in_space(pad: Node) -> bool:
+    amounts: Any = pad.args[1]
+    space = 2 * (value_of(pad).dim() - 2)
+    value = pad.args[2] if len(pad.args) > 2 else 0
+    return bool(value == 0) and all(a >= 0 for a in amounts) and not any(amounts[space:])

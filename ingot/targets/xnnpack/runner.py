@@ -1,0 +1,38 @@
+"""XNNPACK programs on the ExecuTorch runtime of this machine, in a worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from ingot.runtime import worker
+from ingot.runtime.segments import execute
+from ingot.targets.base import Batch, Executor, Files, Runner
+
+
+class XnnpackRunner(Runner):
+    def run(
+        self,
+        pte: bytes,
+        batches: Sequence[Batch],
+        *,
+        files: Mapping[str, Files],
+        timeout: float,
+        method: str = "forward",
+        fresh: bool = True,
+        extra: Mapping[str, Executor] | None = None,
+    ) -> list[list[torch.Tensor]]:
+        """Segment by segment where other backends have delegates in it."""
+        if extra:
+            return execute(pte, batches, extra, timeout)
+        return worker.run_pte(pte, batches, timeout=timeout, fresh=fresh, method=method)
+
+    def executed_on(self) -> str:
+        return "ExecuTorch runtime, XNNPACK delegate, in a child process"
+
+    def warm_up(self) -> None:
+        worker.begin()
+
+    def trace(self, pte: bytes, batch: Batch, runs: int) -> bytes | None:
+        return worker.trace_pte(pte, batch, runs)
