@@ -25,7 +25,7 @@ from ingot.quantize.pt2e import quantize
 from ingot.quantize.qat import Training, prepare
 from ingot.result.assemble import check_of, localized, lowered, verified
 from ingot.result.casting import Casting
-from ingot.rewrite.apply import legalized
+from ingot.rewrite.apply import rewrite_for
 from ingot.targets.registry import Availability, available_targets, find_target
 from ingot.verify.localize.finding import Finding
 from ingot.weight_only.cast import cast_weights
@@ -117,7 +117,7 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: Any = None) -
         raise PlanError(
             f"{backend.name} is not offered with integer activations", why="none were seen to be right here", hint=hint
         )
-    form = legalized(program, backend, settings)
+    form = rewrite_for(program, backend, settings)
     module, state = form.program.module, form.program.state
     outside: Any = {
         "channels_last": images_of(settings.channels_last, module),
@@ -148,7 +148,7 @@ def train(program: Program, plan: Plan, *, recipe: Any = None) -> Training:
     """The plan as fake quantizers to train with: `loss(training(x)).backward()`, then lower(*training.finish())."""
     settings = _for_plan(plan, recipe)
     target = find_target(plan.target, settings.options, settings.beside)
-    form = legalized(program, target, settings).program
+    form = rewrite_for(program, target, settings).program
     _must_match(plan, form)
     return prepare(form, plan, target)
 
@@ -168,7 +168,7 @@ def lower(program: Program, plan: Plan, *, recipe: Any = None) -> Casting:
 
 def _lower(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> Casting:
     target = find_target(plan.target, recipe.options, recipe.beside)
-    form = legalized(program, target, recipe).program
+    form = rewrite_for(program, target, recipe).program
     _must_match(plan, form)
     validate(plan, form.module, target)
     plan, form = with_biases(plan, form.module), laid_out(form, plan.channels_last)

@@ -17,12 +17,12 @@ from torch import Tensor
 from torch.fx.node import map_arg
 
 from ingot.calibrate.histogram import RAW_BINS, Measure, Stats, flat, measure, sparse
-from ingot.calibrate.sensitivity import Gains, Tape
+from ingot.calibrate.sensitivity import Sensitivity, Tape
 from ingot.calibrate.statistics import KEPT, KEPT_BYTES, Ranges, averaged, finished
 from ingot.core.fx import is_float, output_nodes, value_name
 from ingot.errors import InputError
 
-GAIN_BATCHES = 1  # batches that are also run backwards, to learn which errors reach the outputs
+SENSITIVITY_BATCHES = 1  # batches that are also run backwards, to learn which errors reach the outputs
 
 
 def record_module(
@@ -64,8 +64,8 @@ def measured_again(module: torch.fx.GraphModule, ranges: Ranges, restore: Callab
     more = record_module(module, ranges.kept, known=ranges)
     restore()
     note = f"{len(new)} values that rewriting made were measured in another float run over {len(ranges.kept)} batches"
-    gains = {**ranges.gains, **more.gains}
-    ranges.again[names] = replace(ranges, values=more.values, gains=gains, notes=(*ranges.notes, note))
+    gains = {**ranges.sensitivity, **more.sensitivity}
+    ranges.again[names] = replace(ranges, values=more.values, sensitivity=gains, notes=(*ranges.notes, note))
     return ranges.again[names]
 
 
@@ -109,7 +109,7 @@ class _Recorder:
         self.known = known
         self.inputs = [n.name for n in nodes if n.op == "placeholder"]
         self.outputs = output_nodes(module)
-        self.gains: list[Gains] = []
+        self.sensitivity: list[Sensitivity] = []
         self.kept: list[tuple[Any, ...]] = []
         self.steps = _steps(nodes)
         self.homes = {n: _home(module, n.target) for n in nodes if n.op == "get_attr"}
@@ -137,7 +137,7 @@ class _Recorder:
 
     def _run(self, batch: tuple[Any, ...]) -> None:
         self.env, self.measured = {}, {}
-        tape = Tape() if self.batches < GAIN_BATCHES else None
+        tape = Tape() if self.batches < SENSITIVITY_BATCHES else None
         inputs = iter(batch)
         for n, dead in self.steps:
             self.at = n.name
@@ -149,7 +149,7 @@ class _Recorder:
                 del self.env[gone]
         if tape:
             results = [(n, self.env[n]) for n in self.outputs if _is_floating(self.env[n])]
-            self.gains += tape.gains(results, self.batches)
+            self.sensitivity += tape.sensitivity(results, self.batches)
 
     def _value(self, n: torch.fx.Node, inputs: Iterator[Any], tape: Tape | None) -> Any:
         if n.op == "get_attr":
@@ -198,7 +198,7 @@ class _Recorder:
             hint = "give calibration at least one batch; a generator that was read before is empty the second time"
             raise InputError("there is nothing to record: no batches came", hint=hint)
         new = {name: tally.stats() for name, tally in self.tallies.items() if tally.seen}
-        gains = averaged(self.gains)
+        gains = averaged(self.sensitivity)
         made = finished({**self.known, **new}, self.batches, self.samples, fingerprint, self.steady, gains)
         return replace(made, kept=tuple(self.kept))
 

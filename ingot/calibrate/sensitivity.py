@@ -27,7 +27,7 @@ from ingot.core.fx import value_name
 PROBES = 2  # backward passes a batch: gains are wanted to a factor of two, not to a percent
 
 
-Gains = dict[str, "float | tuple[float, ...]"]  # by slot
+Sensitivity = dict[str, "float | tuple[float, ...]"]  # by slot
 
 
 def key(reader: str, value: str, operand: int) -> str:
@@ -64,15 +64,15 @@ class Tape:
         else:
             self.steps.clear()
 
-    def gains(self, outputs: Sequence[tuple[Node, Tensor]], turn: int) -> list[Gains]:
+    def sensitivity(self, outputs: Sequence[tuple[Node, Tensor]], turn: int) -> list[Sensitivity]:
         """For each probe the squared length of what arrives at each slot; none where the batch was too big to keep."""
         if self.room <= 0:
             return []
         generators = (torch.Generator().manual_seed(1000 * turn + probe) for probe in range(PROBES))
         return [self._back(outputs, g) for g in generators]
 
-    def _back(self, outputs: Sequence[tuple[Node, Tensor]], generator: torch.Generator) -> Gains:
-        found: Gains = {}
+    def _back(self, outputs: Sequence[tuple[Node, Tensor]], generator: torch.Generator) -> Sensitivity:
+        found: Sensitivity = {}
         arrived = _seeds(outputs, generator)
         for node, leaves, out in reversed(self.steps):
             if node not in arrived:

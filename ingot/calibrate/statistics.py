@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from ingot.calibrate.histogram import Stats, quantile
-from ingot.calibrate.sensitivity import Gains
-from ingot.core.atomic_file import whole_file
+from ingot.calibrate.sensitivity import Sensitivity
+from ingot.core.atomic_file import atomic_write
 from ingot.errors import InputError
 
 __all__ = ["Ranges", "Stats", "averaged", "finished", "quantile"]
@@ -30,16 +30,16 @@ class Ranges:
     fingerprint: str = ""
     notes: tuple[str, ...] = ()
     steady: Mapping[str, str] = field(default_factory=dict)  # digest of each input that was the same in every batch
-    gains: Mapping[str, float | tuple[float, ...]] = field(default_factory=dict)  # by slot: see gains.py
+    sensitivity: Mapping[str, float | tuple[float, ...]] = field(default_factory=dict)  # by slot: see gains.py
     # The first batches, for values that only a target's rewriting makes, and what was measured so. In memory only.
     kept: tuple[tuple[Any, ...], ...] = field(default=(), repr=False, compare=False)
     again: dict[str, Ranges] = field(default_factory=dict, repr=False, compare=False)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        fields = ("batches", "samples", "fingerprint", "notes", "steady", "gains")
+        fields = ("batches", "samples", "fingerprint", "notes", "steady", "sensitivity")
         rest = {name: getattr(self, name) for name in fields}
         body = {"format": FORMAT, "version": VERSION, **rest, "values": _packed(self.values)}
-        with whole_file(path) as f:
+        with atomic_write(path) as f:
             f.write(json.dumps(body, separators=(",", ":")).encode())
         return Path(path)
 
@@ -49,8 +49,8 @@ class Ranges:
         try:
             values = {name: _unpacked(row) for name, row in body["values"].items()}
             rest = {k: body[k] for k in ("batches", "samples", "fingerprint", "steady")}
-            gains = {k: tuple(g) if isinstance(g, list) else float(g) for k, g in body["gains"].items()}
-            return cls(values, notes=tuple(body["notes"]), gains=gains, **rest)
+            gains = {k: tuple(g) if isinstance(g, list) else float(g) for k, g in body["sensitivity"].items()}
+            return cls(values, notes=tuple(body["notes"]), sensitivity=gains, **rest)
         except (KeyError, TypeError, ValueError, AttributeError) as e:
             raise _foreign(Path(path), f"a part is missing or of the wrong kind ({e!r})") from e
 
@@ -61,7 +61,7 @@ class Ranges:
             raise InputError("these ranges are of different programs", why=why, hint="record both on the same program")
         values = {n: _joined(self.values.get(n), other.values.get(n)) for n in {**self.values, **other.values}}
         steady = {n: d for n, d in self.steady.items() if other.steady.get(n) == d}
-        gains = averaged([self.gains, other.gains])
+        gains = averaged([self.sensitivity, other.sensitivity])
         batches, samples = self.batches + other.batches, self.samples + other.samples
         made = finished(values, batches, samples, self.fingerprint, steady, gains)
         return replace(made, kept=(*self.kept, *other.kept)[:KEPT])
@@ -71,7 +71,7 @@ def _joined(a: Stats | None, b: Stats | None) -> Stats:
     return a.merge(b) if a and b else (a or b)  # type: ignore[return-value]
 
 
-def averaged(gains: Sequence[Mapping[str, Any]]) -> Gains:
+def averaged(gains: Sequence[Mapping[str, Any]]) -> Sensitivity:
     """By slot, over the probes that have it; rounded, since an estimate has no ten digits to store."""
     found: dict[str, list[Any]] = {}
     for one in gains:
@@ -92,7 +92,7 @@ def finished(
     samples: int,
     fingerprint: str,
     steady: Mapping[str, str],
-    gains: Gains,
+    gains: Sensitivity,
 ) -> Ranges:
     notes = tuple(_notes(values, batches, samples, steady))
     if not gains:

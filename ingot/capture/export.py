@@ -23,7 +23,7 @@ from ingot.capture.inputs import as_tuple, flat_inputs, laid_out
 from ingot.capture.op_semantics import effect_of
 from ingot.capture.op_semantics.weighted_ops import is_random
 from ingot.core.fx import calls, constant_of, is_state, output_nodes, source_of
-from ingot.core.host_memory import leave_on_shelf, unsearched
+from ingot.core.host_memory import evict_pages, gc_paused
 from ingot.errors import CaptureError, InputError, first_sentence
 from ingot.patches.decompose import decomposed
 from ingot.patches.retrace import light, uncompiled
@@ -41,8 +41,8 @@ class Program:
     state: dict[str, torch.Tensor] = field(default_factory=dict)  # mutable buffers and their initial values
     notes: tuple[str, ...] = ()
     passes: tuple[PassRecord, ...] = ()
-    legal_for: str = ""  # the target that it was rewritten for already
-    elastic: Mapping[int, frozenset[int]] = field(default_factory=dict)  # inputs whose dimensions may be shorter
+    rewritten_for: str = ""  # the target that it was rewritten for already
+    bounded_dims: Mapping[int, frozenset[int]] = field(default_factory=dict)  # inputs whose dimensions may be shorter
 
     @property
     def fingerprint(self) -> str:
@@ -72,11 +72,11 @@ def _sample(tensor: torch.Tensor | None) -> bytes:
         return b""
     raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
     found = bytes(raw[:: max(1, raw.numel() // 4096) | 1].tolist())
-    leave_on_shelf()  # all over it: every page was read
+    evict_pages()  # all over it: every page was read
     return found
 
 
-@unsearched()
+@gc_paused()
 def capture(model: Any, example_inputs: Any, *, dynamic_shapes: Any = None) -> Program:
     """Export `model` and bring it into normal form, which is compared with it on the example inputs."""
     inputs = pytree.tree_map_only(torch.Tensor, lambda x: laid_out(x, x), as_tuple(example_inputs))

@@ -73,7 +73,7 @@ def _check_input(program: Program, i: int, got: Any, want: Any) -> None:
     if got.dtype != want.dtype:
         raise InputError(f"input {i} ({name}) must be {want.dtype}, got {got.dtype}", hint=f"x.to({want.dtype})")
     free = set((program.dynamic_shapes or ())[i] or {}) if program.dynamic_shapes else set()
-    shorter = program.elastic.get(i, frozenset())
+    shorter = program.bounded_dims.get(i, frozenset())
     same = got.dim() == want.dim() and all(
         d in free or g == w or (d in shorter and g < w)
         for d, (g, w) in enumerate(zip(got.shape, want.shape, strict=True))

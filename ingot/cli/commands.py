@@ -14,7 +14,7 @@ from ingot.cli import demo
 from ingot.cli.files import check_file, check_folder, read_bytes, read_plan, write_folders
 from ingot.cli.output import OK, WRONG, Answer
 from ingot.config.recipe import recipe_from
-from ingot.core.atomic_file import whole_file
+from ingot.core.atomic_file import atomic_write
 from ingot.core.progress import Progress
 from ingot.data import LoadedModel, load_calibration, load_model
 from ingot.errors import InputError
@@ -120,7 +120,7 @@ def _plan_answer(plans: dict[str, Plan], output: Path | None, quiet: bool) -> An
     text = json.dumps(shown, indent=2)
     if output is None:
         return OK, shown, text
-    with whole_file(output) as f:
+    with atomic_write(output) as f:
         f.write(text.encode() + b"\n")
     return OK, {"file": str(output)}, "" if quiet else f"written to {output}"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ingot.cli.files import check_file, read_plan
 from ingot.cli.output import OK, Answer
-from ingot.core.atomic_file import whole_file
+from ingot.core.atomic_file import atomic_write
 from ingot.errors import InputError
 from ingot.result.report.compare import as_text, compared
 from ingot.result.report.facts import read_facts
@@ -41,5 +41,5 @@ def compare(options: argparse.Namespace) -> Answer:
 
 def _write(file: Path, text: str) -> None:
     check_file(file)
-    with whole_file(file) as f:
+    with atomic_write(file) as f:
         f.write(text.encode())

@@ -22,7 +22,7 @@ class TensorInfo:
 
 
 @dataclass(frozen=True)
-class Boundary:
+class ProgramIO:
     """The inputs and the outputs of the program, in calling order."""
 
     inputs: tuple[TensorInfo, ...]

@@ -13,7 +13,7 @@ from ingot.errors import ArtefactError
 
 
 @contextmanager
-def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     """A binary file that replaces `path` only when everything was written."""
     target = Path(path)
     if target.exists() and not target.is_file():

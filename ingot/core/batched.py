@@ -13,7 +13,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.core.fx import attribute
-from ingot.core.host_memory import LARGE, ROWS, leave_on_shelf
+from ingot.core.host_memory import LARGE, ROWS, evict_pages
 
 Batch = tuple[torch.Tensor, ...]
 PER_ROW = "quantized_decomposed.dequantize_per_channel.default"
@@ -40,7 +40,7 @@ class _Stored:
         return (codes.float().mul_(scales.view(-1, *[1] * (codes.dim() - 1))) for codes, scales in each)
 
 
-def in_step(module: GraphModule, batches: Sequence[Batch]) -> list[Any]:
+def run_batched(module: GraphModule, batches: Sequence[Batch]) -> list[Any]:
     """What it returns for each batch; it must write nowhere."""
     values, inputs, last = dict[Node, Any](), iter(zip(*batches, strict=True)), _last_uses(module.graph.nodes)
     with torch.no_grad():
@@ -50,7 +50,7 @@ def in_step(module: GraphModule, batches: Sequence[Batch]) -> list[Any]:
             values[node] = _Each(next(inputs)) if node.op == "placeholder" else _value(module, node, values)
             for dead in last.get(node, ()):
                 if getattr(values.pop(dead), "nbytes", 0) >= LARGE and dead.op == "get_attr":
-                    leave_on_shelf()  # a weight that nobody reads again
+                    evict_pages()  # a weight that nobody reads again
     raise AssertionError("a graph ends with its output")
 
 

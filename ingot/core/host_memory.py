@@ -19,20 +19,20 @@ import torch
 
 ROWS = 8192  # of a weight that are float at a time: a head has as many as there are words
 SOME = 300_000  # objects: a graph of a large model, as one of many passes leaves it behind
-_shelves: WeakSet[mmap.mmap] = WeakSet()
+_mapped: WeakSet[mmap.mmap] = WeakSet()
 LARGE, THRESHOLD = 1 << 20, -3  # bytes; glibc's number for the size from which a block is mapped on its own
 
 
-def give_back(graphs: bool = False) -> None:
+def trim_heap(graphs: bool = False) -> None:
     """Also graphs that nobody has: they refer to themselves, and are searched for among all that there is."""
     if graphs:
         gc.collect()
-    leave_on_shelf()
+    evict_pages()
     with suppress(OSError, AttributeError):  # other libraries have no such call, and no such habit
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-def put_on_shelf(model: torch.nn.Module) -> None:
+def mmap_parameters(model: torch.nn.Module) -> None:
     """Large parameters in a file that is gone with them; they are the same objects, and may be written to.
 
     Where there is no room for a file they stay where they are.
@@ -44,7 +44,7 @@ def put_on_shelf(model: torch.nn.Module) -> None:
             return
         file.flush()
         shelf = mmap.mmap(file.fileno(), 0)
-        _shelves.add(shelf)
+        _mapped.add(shelf)
         for p in large:
             p.data = torch.frombuffer(shelf, dtype=p.dtype, count=p.numel(), offset=starts[_place(p)]).view(p.shape)
 
@@ -55,10 +55,10 @@ def _place(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 @contextmanager
-def left_when_read(model: torch.nn.Module) -> Iterator[None]:
+def evict_after_forward(model: torch.nn.Module) -> Iterator[None]:
     """While this lasts, a layer's weights are left on the shelf as soon as it has been computed."""
     large = [m for m in model.modules() if any(p.nbytes >= LARGE for p in m.parameters(recurse=False))]
-    hooks = [m.register_forward_hook(lambda *_: leave_on_shelf()) for m in large]
+    hooks = [m.register_forward_hook(lambda *_: evict_pages()) for m in large]
     try:
         yield
     finally:
@@ -66,9 +66,9 @@ def left_when_read(model: torch.nn.Module) -> Iterator[None]:
             hook.remove()
 
 
-def leave_on_shelf() -> None:
+def evict_pages() -> None:
     """What was read of it, until it is read again."""
-    for shelf in list(_shelves):
+    for shelf in list(_mapped):
         with suppress(AttributeError):  # of Linux; written or not, its pages are in the file
             shelf.madvise(mmap.MADV_DONTNEED)
 
@@ -87,7 +87,7 @@ def map_large_blocks() -> None:
 
 
 @contextmanager
-def unsearched() -> Iterator[None]:
+def gc_paused() -> Iterator[None]:
     """Python looks for cycles among all objects whenever there are some more; here among new ones, and seldom."""
     often, first = gc.get_threshold(), not gc.get_freeze_count()
     gc.set_threshold(SOME, 1, 1)

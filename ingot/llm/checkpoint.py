@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ingot.core.host_memory import give_back, map_large_blocks, put_on_shelf
+from ingot.core.host_memory import map_large_blocks, mmap_parameters, trim_heap
 from ingot.errors import InputError
 from ingot.llm.hf_library import transformers
 
@@ -35,8 +35,8 @@ def load(path: str | Path) -> Checkpoint:
         tokenizer = library.AutoTokenizer.from_pretrained(folder, **how)
     except Exception as e:
         raise _unreadable(place, e) from e
-    put_on_shelf(model)
-    give_back(graphs=True)  # the file, and copies of its tensors on the way
+    mmap_parameters(model)
+    trim_heap(graphs=True)  # the file, and copies of its tensors on the way
     return Checkpoint(model.eval(), tokenizer, place.stem)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from ingot import api
 from ingot.capture.export import Program
-from ingot.core.host_memory import give_back, left_when_read
+from ingot.core.host_memory import evict_after_forward, trim_heap
 from ingot.llm.checkpoint import Checkpoint
 from ingot.llm.decoder import BEFORE, ROOM, Decoder, keep, room_for, with_room
 from ingot.llm.generation import Shape
@@ -38,7 +38,7 @@ def cast(
     read = [tokens_of(checkpoint, t) for t in given or SAMPLE]
     asked, many = weights_from(weights), min(PREFILL, context)
     seen = _seen(decoder, read if asked.by_data else [])
-    with left_when_read(decoder):
+    with evict_after_forward(decoder):
         program, batches = _captured(decoder, 1, target), steps_of(decoder, read[0][:CHECKED])
         prefill = _captured(decoder, many, target)
         prompts = [inputs for tokens in read[:PROMPTS] for inputs in chunks_of(decoder, tokens, many)]
@@ -54,7 +54,7 @@ def _seen(decoder: Decoder, texts: list[list[int]]) -> Moments:
     with watching(decoder) as seen:
         for tokens in _enough(decoder, texts):
             decoder.read(tokens)
-    give_back()
+    trim_heap()
     return seen
 
 
@@ -69,7 +69,7 @@ def _enough(decoder: Decoder, texts: list[list[int]]) -> list[list[int]]:
 def _captured(decoder: Decoder, many: int, target: str) -> Program:
     """With room that varies: in symbols, or as the largest where the delegate looks at sizes itself."""
     if find_target(target).lowering.resizes_at_runtime:
-        return replace(api.capture(decoder, decoder.example(many)), elastic=decoder.room_at)
+        return replace(api.capture(decoder, decoder.example(many)), bounded_dims=decoder.room_at)
     room = torch.export.Dim("room", min=ROOM, max=decoder.context) if decoder.room_at else None
     given: list[Any] = [
         dict.fromkeys(decoder.room_at.get(i, ()), room) or None for i in range(BEFORE + 2 * decoder.layers)

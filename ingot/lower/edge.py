@@ -14,9 +14,9 @@ import torch
 from torch.fx import GraphModule
 
 from ingot.capture.export import Program, restore_state
-from ingot.core.artefact import Boundary, Delegate, HostOp
+from ingot.core.artefact import Delegate, HostOp, ProgramIO
 from ingot.core.fx import copied, drop_unused, has_symbols, output_nodes, value_of
-from ingot.core.host_memory import LARGE, give_back, unsearched
+from ingot.core.host_memory import LARGE, gc_paused, trim_heap
 from ingot.errors import IngotError, LowerError, first_sentence
 from ingot.lower.bounded_inputs import planning
 from ingot.lower.constant_lifting import lifted
@@ -24,7 +24,7 @@ from ingot.lower.opaque_ops import closing, open_edge
 from ingot.lower.partition_report import delegates_of, host_ops_of, hosted_by, listening, mark_values, tensor_info
 from ingot.patches.retrace import quick
 from ingot.plan.model import Plan
-from ingot.quantize.io import converts_io, described, encode, exposed, input_storages, output_storages
+from ingot.quantize.io import converts_io, described, encode, exposed, input_qparams, output_qparams
 from ingot.quantize.memory_format import layouts, turning
 from ingot.quantize.range_clamps import cut_off
 from ingot.targets.base import Target
@@ -38,7 +38,7 @@ class Method:
 
     delegates: tuple[Delegate, ...]
     host_ops: tuple[HostOp, ...]
-    io: Boundary
+    io: ProgramIO
     hosted: Mapping[str, str]  # by the name of a host op, the value that it computes
 
 
@@ -50,7 +50,7 @@ class Lowered:
     methods: dict[str, Method]
 
 
-@unsearched()
+@gc_paused()
 def lower_graph(
     program: Program,
     quantized: GraphModule,
@@ -63,7 +63,7 @@ def lower_graph(
     parts = {MAIN: (program, quantized), **(others or {})}
     with tempfile.SpooledTemporaryFile(LARGE) as file:
         methods = _lowered(parts, plan, target, file)
-        give_back(graphs=True)  # the file's own pieces are in memory until here, and what passes left behind
+        trim_heap(graphs=True)  # the file's own pieces are in memory until here, and what passes left behind
         file.seek(0)
         return Lowered(file.read(), methods)
 
@@ -143,7 +143,7 @@ def _export(program: Program, quantized: GraphModule, plan: Plan) -> torch.expor
     _own_dequantizes(quantized)
     restore_state(quantized, program.state)  # the file starts from the values that the user's buffers had
     shapes = program.dynamic_shapes
-    inputs = encode(program.example_inputs, input_storages(quantized, plan))
+    inputs = encode(program.example_inputs, input_qparams(quantized, plan))
     exported = None if shapes or program.state else lifted(quantized, inputs)
     if exported is None:
         with torch.no_grad():
@@ -209,7 +209,7 @@ def _serialise(edge: Any, program: Program, plan: Plan, target: Target, file: An
     # Without this a cache that starts non-zero starts as whatever memory held.
     names = ["b_" + n.replace(".", "_") for n in program.state]
     passes = [InitializedMutableBufferPass(names)] if names else []
-    memory = planning(bool(plan.settings.get("lend_inputs")), program.elastic)
+    memory = planning(bool(plan.settings.get("lend_inputs")), program.bounded_dims)
     config = ExecutorchBackendConfig(
         passes=passes, segment_alignment=target.lowering.alignment, memory_planning_pass=memory
     )
@@ -217,15 +217,15 @@ def _serialise(edge: Any, program: Program, plan: Plan, target: Target, file: An
         edge.to_executorch(config).write_to_file(file)
 
 
-def _boundary(program: Program, plan: Plan, lowered: torch.export.ExportedProgram) -> Boundary:
+def _boundary(program: Program, plan: Plan, lowered: torch.export.ExportedProgram) -> ProgramIO:
     """Types and scales from the plan, layouts from the program itself."""
     module = program.module
     inputs = [tensor_info(n) for n in module.graph.nodes if n.op == "placeholder"]
     outputs = [tensor_info(n) for n in output_nodes(module)]
     taken, given = layouts(lowered)
-    ins = zip(inputs, input_storages(module, plan), taken, strict=True)
-    outs = zip(outputs, output_storages(module, plan), given, strict=True)
-    return Boundary(
+    ins = zip(inputs, input_qparams(module, plan), taken, strict=True)
+    outs = zip(outputs, output_qparams(module, plan), given, strict=True)
+    return ProgramIO(
         tuple(described(replace(info, layout=lies), stored) for info, stored, lies in ins),
         tuple(described(replace(info, layout=lies), stored) for info, stored, lies in outs),
     )

@@ -12,7 +12,7 @@ from ingot.calibrate.statistics import Ranges
 from ingot.capture.op_semantics import Effect, Kind, effect_of, operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import calls, constant_of, is_float, is_state, value_name, value_of
-from ingot.plan.mask_fills import body, tamed
+from ingot.plan.mask_fills import body, range_without_fills
 from ingot.plan.value_ranges import Span, span_of, width
 from ingot.targets.base import Target
 
@@ -23,7 +23,7 @@ WEIGHTED = Effect(Kind.COMPUTES, (), (), False, "it multiplies by a weight")
 
 
 @dataclass
-class Relations:
+class Constraints:
     """Facts about one program on one target, in graph order. Filled here, read by the solver."""
 
     ranges: Ranges
@@ -35,21 +35,21 @@ class Relations:
     bound: dict[Node, tuple[int, ...]] = field(default_factory=dict)  # op -> operands stored exactly as its output
     fusable: dict[Node, Node] = field(default_factory=dict)  # producer -> the op that can run in its kernel
     heard: set[Node] = field(default_factory=set)  # ops whose result somebody reads in float
-    tame: dict[Node, Span] = field(default_factory=dict)  # value with a mask's fills -> the range without them
+    mask_fills: dict[Node, Span] = field(default_factory=dict)  # value with a mask's fills -> the range without them
 
     def span(self, value: Node) -> Span:
         """The range that has a vote: fills of a mask have none."""
-        return self.tame.get(value) or span_of(value, self.ranges, self.effects)
+        return self.mask_fills.get(value) or span_of(value, self.ranges, self.effects)
 
 
-def relate(module: GraphModule, target: Target, ranges: Ranges) -> Relations:
-    found = Relations(ranges)
+def constraints_of(module: GraphModule, target: Target, ranges: Ranges) -> Constraints:
+    found = Constraints(ranges)
     nodes = [n for n in calls(module) if is_float(n)]
     for node in nodes:
         found.effects[node] = WEIGHTED if weight_axis(node) is not None else effect_of(node, constant_of)
     for node in reversed(module.graph.nodes):  # a fill is forgotten by who reads it, or by who reads what that makes
-        if (span := tamed(node, found)) is not None:
-            found.tame[node] = span
+        if (span := range_without_fills(node, found)) is not None:
+            found.mask_fills[node] = span
     for node in reversed(nodes):
         if _reads_in_float(node, found, target):
             found.heard.add(node)
@@ -60,7 +60,7 @@ def relate(module: GraphModule, target: Target, ranges: Ranges) -> Relations:
     return found
 
 
-def _offer(node: Node, found: Relations, target: Target) -> None:
+def _offer(node: Node, found: Constraints, target: Target) -> None:
     """Float always; integers where the target has a kernel and the numbers can be stored."""
     found.options[node] = {"float": "float is always possible"}
     reason = _why_float(node, found)
@@ -79,7 +79,7 @@ def _offer(node: Node, found: Relations, target: Target) -> None:
         found.barred.setdefault(node, able.because)
 
 
-def _why_float(node: Node, found: Relations) -> str | None:
+def _why_float(node: Node, found: Constraints) -> str | None:
     if found.effects[node].kind is Kind.CREATES:
         return "it creates a value: whoever reads it decides the scale"
     if node.meta.get("ingot_float"):
@@ -94,11 +94,11 @@ def _why_float(node: Node, found: Relations) -> str | None:
     return None
 
 
-def _unfit(value: Node, found: Relations) -> str | None:
+def _unfit(value: Node, found: Constraints) -> str | None:
     """Why a value cannot be stored as integers at all."""
     if is_state(value):
         return f"{value.name} is state: quantized where it is read it would be frozen at its initial value"
-    if value in found.tame:
+    if value in found.mask_fills:
         return None
     constant = constant_of(value)
     if constant is not None:
@@ -115,7 +115,7 @@ def _unfit(value: Node, found: Relations) -> str | None:
     return None
 
 
-def _killed(node: Node, found: Relations) -> str | None:
+def _killed(node: Node, found: Constraints) -> str | None:
     """One int8 scale for boxes and scores leaves nothing of the scores, if who reads the result can tell."""
     carriers = found.effects[node].carriers
     widths = sorted(w for i in carriers if (w := width(found.span(operands(node)[i]))) > 0)
@@ -125,7 +125,7 @@ def _killed(node: Node, found: Relations) -> str | None:
     return f"one int8 scale would cost its smallest operand {bits:.1f} bits, and the result is read in float"
 
 
-def _reads_in_float(node: Node, found: Relations, target: Target) -> bool:
+def _reads_in_float(node: Node, found: Constraints, target: Target) -> bool:
     """The caller reads the value, or an op without an int8 kernel does, at once or behind ops that only carry it on."""
     for user in node.users:
         if user.op == "output" or (is_float(user) and "int8" not in target.kernels.ability(user).runs):
@@ -144,7 +144,7 @@ def _static_weight(node: Node) -> bool:
     return all(constant_of(a) is not None for a in node.args[1:3] if isinstance(a, Node))
 
 
-def _bind(node: Node, found: Relations, target: Target) -> None:
+def _bind(node: Node, found: Constraints, target: Target) -> None:
     """What holds if the op runs on integers: act(f(x)) in f's kernel, or numbers that go through untouched."""
     if len(found.options[node]) == 1:
         return
@@ -155,7 +155,7 @@ def _bind(node: Node, found: Relations, target: Target) -> None:
         found.bound[node] = found.effects[node].carriers
 
 
-def _fuses(before: Node, node: Node, found: Relations, target: Target) -> bool:
+def _fuses(before: Node, node: Node, found: Constraints, target: Target) -> bool:
     """One reader only: no number is stored between the two."""
     both = found.options.get(before, {}).keys() & found.options[node].keys() - {"float"}
     return bool(both) and len(before.users) == 1 and target.kernels.fuses(before, node)

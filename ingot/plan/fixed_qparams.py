@@ -10,19 +10,19 @@ from ingot.capture.op_semantics import operands
 from ingot.config.scopes import Scope, Spec, Specs
 from ingot.core.fx import is_float, output_nodes, source_of
 from ingot.errors import InputError, PlanError, nearest
-from ingot.plan.model import Storage
-from ingot.plan.qparams import storage_for
+from ingot.plan.model import QParams
+from ingot.plan.qparams import qparams_for
 from ingot.plan.state import Place, Work, value_in
 from ingot.plan.user_constraints import matches
 from ingot.targets.base import Format
 
 
 def pin(work: Work) -> None:
-    """Fill in work.pins; of scopes the narrowest wins, two of one size that differ are a contradiction."""
+    """Fill in work.fixed_qparams; of scopes the narrowest wins, two of one size that differ are a contradiction."""
     narrow: dict[Place, int] = {}
     for place, spec, rule, size in (*_inputs(work), *_outputs(work), *_scoped(work)):
-        wanted = storage_of(spec, place, work)
-        known = work.pins.setdefault(place, (wanted, rule))
+        wanted = qparams_of(spec, place, work)
+        known = work.fixed_qparams.setdefault(place, (wanted, rule))
         _on_integers(place[0], work)
         if narrow.setdefault(place, size) == size and known[0] != wanted:
             raise PlanError(
@@ -42,24 +42,24 @@ def _on_integers(node: Node, work: Work) -> None:
 
 def refuse_idle(work: Work) -> None:
     """A demand that cannot take effect is not passed over: the op is float, or what is pinned is no activation."""
-    for place, (storage, rule) in work.pins.items():
-        if place[0].op == "call_function" and place not in work.classes:
+    for place, (storage, rule) in work.fixed_qparams.items():
+        if place[0].op == "call_function" and place not in work.scale_groups:
             why = work.reasons.get(place[0], "") if not work.is_integer(place[0]) else "that operand is no activation"
             raise PlanError(
                 f"{rule} asks for {storage}, and nothing is stored there", where=source_of(place[0]), why=why
             )
 
 
-def storage_of(spec: Spec, place: Place, work: Work) -> Storage:
+def qparams_of(spec: Spec, place: Place, work: Work) -> QParams:
     """As given; or from the measured range, in the given type."""
     assert spec.qmin is not None
     assert spec.qmax is not None
     if spec.scale is not None:
-        return Storage(spec.dtype, spec.scale, spec.zero_point, spec.qmin, spec.qmax)
+        return QParams(spec.dtype, spec.scale, spec.zero_point, spec.qmin, spec.qmax)
     form = next((f for f in work.target.numerics.formats.values() if f.dtype == spec.dtype), None)
     if form is None or spec.is_cut:
         form = Format(spec.dtype, spec.qmin, spec.qmax, form.symmetric if form else spec.dtype == "int16")
-    return storage_for(*work.span(place), form)
+    return qparams_for(*work.span(place), form)
 
 
 def _inputs(work: Work) -> Iterator[tuple[Place, Spec, str, int]]:
@@ -122,7 +122,7 @@ def _leave_float(place: Place, rule: str, work: Work) -> None:
         why = "an op of this target reads and gives everything in its own precision"
         hint = "ask for the precision of the op: precision = 'float'"
         raise PlanError(f"{rule} asks for float", where=source_of(node), why=why, hint=hint)
-    work.floating[place] = rule
+    work.float_points[place] = rule
 
 
 def _must_exist(operand: str | int, node: Node, scope: Scope) -> None:
@@ -135,20 +135,20 @@ def _must_exist(operand: str | int, node: Node, scope: Scope) -> None:
 def refuse_conflicts(work: Work) -> None:
     """Pins of one class must agree: what an op forces between them cannot be undone by a requantize."""
     first: dict[Place, Place] = {}
-    for place in work.pins:
+    for place in work.fixed_qparams:
         if place[0].op in ("placeholder", "output"):
             continue  # on an edge, not inside an op: requantizing there is possible
-        other = first.setdefault(work.classes.find(place), place)
-        if work.pins[other][0] != work.pins[place][0]:
+        other = first.setdefault(work.scale_groups.find(place), place)
+        if work.fixed_qparams[other][0] != work.fixed_qparams[place][0]:
             raise _conflict(other, place, work)
 
 
 def _conflict(a: Place, b: Place, work: Work) -> PlanError:
-    ways, path, here = work.classes.ways(a), [], b
+    ways, path, here = work.scale_groups.ways(a), [], b
     while here != a:
         here, why = ways[here]
         path.append(why)
-    (x, rule_x), (y, rule_y) = work.pins[a], work.pins[b]
+    (x, rule_x), (y, rule_y) = work.fixed_qparams[a], work.fixed_qparams[b]
     return PlanError(
         f"{value_in(a).name} and {value_in(b).name} must be stored alike, and are asked not to be",
         where=f"{source_of(a[0])} and {source_of(b[0])}",

@@ -21,22 +21,22 @@ FITS = {"int4": "int8"}  # TOSA's rows of legal operands: int16 goes with int8 w
 
 def narrow(work: Work) -> None:
     """Fill in work.weights, the ops whose weights are stored in another form than the target's usual one."""
-    weighted = [n for n in work.labels if work.is_integer(n) and weight_axis(n) is not None]
+    weighted = [n for n in work.precisions if work.is_integer(n) and weight_axis(n) is not None]
     for node in weighted:
-        scope = work.demands.weights.get(node)
+        scope = work.user_constraints.weights.get(node)
         if scope is not None and scope.weights in work.target.numerics.int4_weights:
             work.weights[node] = _asked(node, str(scope.weights), work)
     for name, form in work.target.numerics.int4_weights.items() if work.target.numerics.packs_int4 else ():
-        free = [n for n in weighted if work.labels[n] == FITS[name] and n not in work.demands.weights]
+        free = [n for n in weighted if work.precisions[n] == FITS[name] and n not in work.user_constraints.weights]
         _cheapest(free, form, work)
 
 
 def _asked(node: Node, wish: str, work: Work) -> Format:
-    if work.labels[node] != FITS[wish]:
+    if work.precisions[node] != FITS[wish]:
         raise PlanError(
             f"'{node.name}' cannot have {wish} weights",
             where=source_of(node),
-            why=f"they are multiplied with {FITS[wish]} only, and it runs in {work.labels[node]}",
+            why=f"they are multiplied with {FITS[wish]} only, and it runs in {work.precisions[node]}",
             hint=f"ask for precision {FITS[wish]} there too",
         )
     return work.target.numerics.int4_weights[wish]

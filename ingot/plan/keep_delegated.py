@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from torch.fx import Node
 
 from ingot.capture.op_semantics import Kind
-from ingot.plan.scale_groups import Classes
+from ingot.plan.scale_groups import DisjointSets
 from ingot.plan.state import Work
 
 
@@ -27,7 +27,7 @@ def stay_inside(work: Work) -> None:
 def _groups(work: Work) -> Iterator[list[Node]]:
     """Ops with a choice, joined by what one makes and another reads."""
     free = [n for n, options in work.facts.options.items() if len(options) > 1]
-    groups: Classes[Node] = Classes()
+    groups: DisjointSets[Node] = DisjointSets()
     groups.add(free)
     for node in free:
         for source in node.all_input_nodes:

@@ -19,7 +19,7 @@ from ingot.core.fx import constant_of, is_float, value_name
 from ingot.plan.value_ranges import Span
 
 if TYPE_CHECKING:
-    from ingot.plan.constraints import Relations as Facts
+    from ingot.plan.constraints import Constraints as Facts
 
 GAP = 1024.0  # a fill lies that many times further from zero than everything else
 LOUD = 1e3  # and no nearer than this
@@ -45,7 +45,7 @@ def _downwards(stats: Stats) -> list[tuple[float, float]]:
     return sorted((-high, -low) for low, high in ends if low < 0)
 
 
-def tamed(value: Node, found: Facts) -> Span | None:
+def range_without_fills(value: Node, found: Facts) -> Span | None:
     """The range without fills, down to the highest floor that no reader can tell from them; None where one can."""
     filled = _filled(value, found)
     if filled is None:
@@ -60,7 +60,7 @@ def _filled(value: Node, found: Facts) -> tuple[float, Span] | None:
     """The fill and the range of everything else: of what was recorded, or of a constant that a filled value reads."""
     constant = constant_of(value)
     if constant is not None and is_float(value):
-        return _parts(constant.detach()) if any(u in found.tame for u in value.users) else None
+        return _parts(constant.detach()) if any(u in found.mask_fills for u in value.users) else None
     stats = found.ranges.values.get(value_name(value)) if is_float(value) else None
     rest = body(stats) if stats is not None else None
     return None if stats is None or rest is None else (-torch.inf if stats.nonfinite else stats.min, rest)
@@ -77,7 +77,7 @@ def _parts(constant: torch.Tensor) -> tuple[float, Span] | None:
 def _floors(value: Node, rest: Span, found: Facts) -> set[float]:
     """Where a fill may end up: under the rest, deep enough for one exp, or for what the readers make of it."""
     low, high = rest
-    after = [found.tame[u] for u in value.users if u in found.tame]
+    after = [found.mask_fills[u] for u in value.users if u in found.mask_fills]
     deep = (low - k * (t[1] - t[0]) for t in after for k in (1, 2))
     return {min(low, high - REACH), low - REACH, *(t[0] for t in after), *deep}
 
@@ -97,7 +97,7 @@ def _forgets(reader: Node, value: Node, fill: float, floor: float, rest: Span, f
         return False
     carriers = found.effects[reader].carriers if reader in found.effects else ()
     carried = any(operands(reader)[i] is value for i in carriers)
-    return carried and reader not in found.tame and _forgotten(reader, fill, floor, rest, found)
+    return carried and reader not in found.mask_fills and _forgotten(reader, fill, floor, rest, found)
 
 
 def _cannot_tell(reader: Node, value: Node, fill: float, floor: float, rest: Span, found: Facts) -> bool:
@@ -113,8 +113,8 @@ def _cannot_tell(reader: Node, value: Node, fill: float, floor: float, rest: Spa
         trial.run([torch.where(m, at, f) if v is value else f for f, m, v in zip(floats, masked, read, strict=True)])
         for at in (floor, fill)
     )
-    if reader in found.tame:
-        low, far = (t.clamp(min=found.tame[reader][0]) for t in (low, far))
+    if reader in found.mask_fills:
+        low, far = (t.clamp(min=found.mask_fills[reader][0]) for t in (low, far))
     return bool(torch.isfinite(far).all()) and float((low - far).abs().max()) <= CANNOT_TELL * float(far.abs().max())
 
 

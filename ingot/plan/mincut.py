@@ -1,4 +1,4 @@
-"""The least of a sum of costs over two labels a node: exact, by a minimum cut.
+"""The least of a sum of costs over two precisions a node: exact, by a minimum cut.
 
 Nodes whose own preference outweighs everything their neighbours could say are settled first, again and again; what is
 left falls into small parts, each cut by itself. That keeps the time about linear in the size of the graph.
@@ -20,13 +20,13 @@ S, T = "integer", "other"
 class Energy:
     """own[n] = (cost of the first label, of the second); push[(a, b)] = cost of a having the first and b the second."""
 
-    labels: dict[Node, Pair] = field(default_factory=dict)
+    precisions: dict[Node, Pair] = field(default_factory=dict)
     own: dict[Node, list[float]] = field(default_factory=dict)
     push: dict[tuple[Node, Node], float] = field(default_factory=dict)
 
-    def add(self, node: Node, costs: dict[str, float], labels: Pair) -> None:
-        self.labels[node] = labels
-        self.own[node] = [costs[labels[0]], costs[labels[1]]]
+    def add(self, node: Node, costs: dict[str, float], precisions: Pair) -> None:
+        self.precisions[node] = precisions
+        self.own[node] = [costs[precisions[0]], costs[precisions[1]]]
 
     def edge(self, a: Node, b: Node, la: Pair, lb: Pair, cost: Callable[[str, str], float]) -> None:
         """Between two free nodes the cost is split into its parts; next to a settled one it is that of the other."""
@@ -49,17 +49,17 @@ class Energy:
 
 
 def least(energy: Energy) -> dict[Node, str]:
-    """The label of every node that has a choice."""
-    free = {n for n, (a, b) in energy.labels.items() if a != b}
+    """The precision of every node that has a choice."""
+    free = {n for n, (a, b) in energy.precisions.items() if a != b}
     near = _neighbours(energy, free)
     sides = _settled(energy, free, near)
     for part in _parts(free - sides.keys(), near):
         sides |= _cut(part, energy, near, sides)
-    return {n: energy.labels[n][side] for n, side in sides.items()}
+    return {n: energy.precisions[n][side] for n, side in sides.items()}
 
 
 def _neighbours(energy: Energy, free: set[Node]) -> dict[Node, dict[Node, None]]:
-    near: dict[Node, dict[Node, None]] = {n: {} for n in energy.labels if n in free}
+    near: dict[Node, dict[Node, None]] = {n: {} for n in energy.precisions if n in free}
     for a, b in energy.push:
         near[a][b] = near[b][a] = None
     return near
@@ -115,7 +115,7 @@ def _parts(left: set[Node], near: dict[Node, dict[Node, None]]) -> list[list[Nod
 def _cut(
     part: list[Node], energy: Energy, near: dict[Node, dict[Node, None]], sides: dict[Node, int]
 ) -> dict[Node, int]:
-    """The first label is the side of the source: who is cut from it pays the second label's cost."""
+    """The first precision is the side of the source: who is cut from it pays the second precision's cost."""
     import networkx
 
     graph, number = networkx.DiGraph(), {n: i for i, n in enumerate(part)}

@@ -24,7 +24,7 @@ def _as_tuple(scale: float | tuple[float, ...]) -> tuple[float, ...]:
 
 
 @dataclass(frozen=True)
-class Storage:
+class QParams:
     """real = scale * (stored - zero_point); tuples where each channel along `axis` has its own."""
 
     dtype: str
@@ -53,7 +53,7 @@ class Storage:
 
 
 @dataclass(frozen=True, order=True)
-class Slot:
+class QuantizationPoint:
     """A place where numbers are stored: what `node` puts out, or what it reads as its operand number `operand`."""
 
     node: str
@@ -67,8 +67,8 @@ class Slot:
 class Decision:
     """One slot: float (storage None) or integers, the rule that decided and its reasons."""
 
-    slot: Slot
-    storage: Storage | None
+    point: QuantizationPoint
+    qparams: QParams | None
     rule: str
     because: tuple[str, ...] = ()
     reads: str | None = None  # for an operand: the value that is read
@@ -87,29 +87,31 @@ class Plan:
     rewrites: tuple[str, ...] = ()
     version: int = VERSION
     notes: tuple[str, ...] = field(default=())
-    shifts: Mapping[str, tuple[float, ...]] = field(default_factory=dict)  # what the bias of an op gains, by channel
+    bias_corrections: Mapping[str, tuple[float, ...]] = field(
+        default_factory=dict
+    )  # what the bias of an op gains, by channel
     channels_last: tuple[str, ...] = ()  # inputs and outputs that lie in memory as N, H, W, C
     integer_io: bool = True  # inputs and outputs that are stored are the caller's to convert; else the program does it
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the recipe, without which it cannot be carried out
 
     @cached_property
-    def by_slot(self) -> dict[Slot, Decision]:
-        return {d.slot: d for d in self.decisions}
+    def by_point(self) -> dict[QuantizationPoint, Decision]:
+        return {d.point: d for d in self.decisions}
 
     @cached_property
     def _made(self) -> dict[str, list[Decision]]:
-        return _grouped((d.slot.node, d) for d in self.decisions)
+        return _grouped((d.point.node, d) for d in self.decisions)
 
     @cached_property
     def _read(self) -> dict[str, list[Decision]]:
         return _grouped((d.reads, d) for d in self.decisions if d.reads is not None)
 
     def decision(self, node: str, operand: int | None = None) -> Decision | None:
-        return self.by_slot.get(Slot(node, operand))
+        return self.by_point.get(QuantizationPoint(node, operand))
 
-    def storage(self, node: str, operand: int | None = None) -> Storage | None:
+    def qparams(self, node: str, operand: int | None = None) -> QParams | None:
         decision = self.decision(node, operand)
-        return decision.storage if decision else None
+        return decision.qparams if decision else None
 
     def knows(self, name: str) -> bool:
         return name in self._made or name in self._read
@@ -118,20 +120,24 @@ class Plan:
         """Everything that was decided about a value: as it is made, and as each reader takes it."""
         made, read = self._made.get(name, ()), self._read.get(name, ())
         if not self.knows(name):
-            known = {d.slot.node for d in self.decisions}
+            known = {d.point.node for d in self.decisions}
             raise PlanError(f"the plan has no value '{name}'", hint=nearest(name, known))
         lines = [line for d in made for line in _lines(d)] + self._shifted(name)
         readers = [line for d in read for line in _lines(d)]
         return "\n".join(lines + ([f"read by ({len(read)}):"] + ["  " + r for r in readers] if read else []))
 
     def _shifted(self, name: str) -> list[str]:
-        most = max(map(abs, self.shifts.get(name, ())), default=0.0)
+        most = max(map(abs, self.bias_corrections.get(name, ())), default=0.0)
         return [f"    its bias moves by up to {most:.3g}: the mean error of each channel, taken back"] if most else []
 
     def diff(self, other: Plan) -> str:
         """The slots and biases that differ, one line each; empty when the plans store everything alike."""
         stored = [f"{slot}: {mine} -> {theirs}" for slot, mine, theirs in self.differences(other)]
-        moved = sorted(n for n in {*self.shifts, *other.shifts} if self.shifts.get(n) != other.shifts.get(n))
+        moved = sorted(
+            n
+            for n in {*self.bias_corrections, *other.bias_corrections}
+            if self.bias_corrections.get(n) != other.bias_corrections.get(n)
+        )
         turned = sorted({*self.channels_last} ^ {*other.channels_last})
         told = [
             *(f"{name}: its bias moves otherwise" for name in moved),
@@ -141,13 +147,13 @@ class Plan:
 
     def differences(self, other: Plan) -> list[tuple[str, str, str]]:
         """The slots that are stored otherwise: their names, what is stored here and what there."""
-        slots = sorted(self.by_slot.keys() | other.by_slot.keys(), key=str)
-        pairs = [(s, self.by_slot.get(s), other.by_slot.get(s)) for s in slots if self._differs(s, other)]
+        slots = sorted(self.by_point.keys() | other.by_point.keys(), key=str)
+        pairs = [(s, self.by_point.get(s), other.by_point.get(s)) for s in slots if self._differs(s, other)]
         return [(str(s), _stored(mine), _stored(theirs)) for s, mine, theirs in pairs]
 
-    def _differs(self, slot: Slot, other: Plan) -> bool:
-        mine, theirs = self.by_slot.get(slot), other.by_slot.get(slot)
-        return (mine is None) != (theirs is None) or getattr(mine, "storage", None) != getattr(theirs, "storage", None)
+    def _differs(self, point: QuantizationPoint, other: Plan) -> bool:
+        mine, theirs = self.by_point.get(point), other.by_point.get(point)
+        return (mine is None) != (theirs is None) or getattr(mine, "qparams", None) != getattr(theirs, "qparams", None)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1)
@@ -160,9 +166,9 @@ class Plan:
                 raise InputError(f"the plan has version {data['version']}, this Ingot reads {VERSION}")
             decisions = tuple(_decision(d) for d in data.pop("decisions"))
             lists: dict[str, Any] = {k: tuple(data.pop(k)) for k in ("rewrites", "notes")}
-            shifts = {name: tuple(map(float, s)) for name, s in data.pop("shifts", {}).items()}
+            bias_corrections = {name: tuple(map(float, s)) for name, s in data.pop("bias_corrections", {}).items()}
             last = tuple(map(str, data.pop("channels_last", ())))
-            return cls(decisions=decisions, shifts=shifts, channels_last=last, **lists, **data)
+            return cls(decisions=decisions, bias_corrections=bias_corrections, channels_last=last, **lists, **data)
         except (KeyError, TypeError, ValueError, AttributeError, struct.error) as e:
             raise InputError("this is not a plan of Ingot", why=f"{type(e).__name__}: {e}") from e
 
@@ -178,21 +184,21 @@ def _grouped(pairs: Iterable[tuple[str, Decision]]) -> dict[str, list[Decision]]
 
 
 def _lines(d: Decision) -> Iterator[str]:
-    what = str(d.storage) if d.storage else "float"
-    yield f"{d.slot} ({d.op}, {d.source}): {what} — {d.rule}"
+    what = str(d.qparams) if d.qparams else "float"
+    yield f"{d.point} ({d.op}, {d.source}): {what} — {d.rule}"
     yield from (f"    {b}" for b in d.because)
 
 
 def _stored(d: Decision | None) -> str:
-    return "absent" if d is None else str(d.storage) if d.storage else "float"
+    return "absent" if d is None else str(d.qparams) if d.qparams else "float"
 
 
 def _decision(data: dict[str, Any]) -> Decision:
-    storage = data.pop("storage")
-    slot, because = Slot(**data.pop("slot")), tuple(data.pop("because"))
-    return Decision(slot=slot, because=because, storage=_storage(storage) if storage else None, **data)
+    storage = data.pop("qparams")
+    slot, because = QuantizationPoint(**data.pop("point")), tuple(data.pop("because"))
+    return Decision(point=slot, because=because, qparams=_storage(storage) if storage else None, **data)
 
 
-def _storage(data: dict[str, Any]) -> Storage:
+def _storage(data: dict[str, Any]) -> QParams:
     fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-    return Storage(**fields)
+    return QParams(**fields)

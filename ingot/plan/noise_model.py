@@ -15,7 +15,7 @@ from ingot.calibrate.statistics import Ranges, Stats
 from ingot.capture.op_semantics import Effect, operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import constant_of, value_name, value_of
-from ingot.plan.model import Storage
+from ingot.plan.model import QParams
 from ingot.plan.value_ranges import Span
 
 Points = tuple[np.ndarray, np.ndarray]  # numbers and their shares, which add up to one
@@ -34,13 +34,13 @@ class Noise:
 
     ranges: Ranges
     effects: Mapping[Node, Effect]
-    tame: Mapping[Node, Span] = field(default_factory=dict)
+    mask_fills: Mapping[Node, Span] = field(default_factory=dict)
     _points: dict[Node, Points] = field(default_factory=dict)
 
     def points(self, value: Node) -> Points:
         if value not in self._points:
             found = self._find_points(value)
-            self._points[value] = _within(found, self.tame[value]) if value in self.tame else found
+            self._points[value] = _within(found, self.mask_fills[value]) if value in self.mask_fills else found
         return self._points[value]
 
     def _find_points(self, value: Node) -> Points:
@@ -63,25 +63,25 @@ class Noise:
         x, share = self.points(value)
         return step * step / 12 * float(share[x != 0].sum())
 
-    def gain(self, value: Node) -> float:
+    def sensitivity(self, value: Node) -> float:
         """Of an error in the value as it is stored."""
-        measured = self.ranges.gains.get(value_name(value))
+        measured = self.ranges.sensitivity.get(value_name(value))
         return measured if isinstance(measured, float) else self._unmeasured(value)
 
-    def gain_at(self, reader: Node, operand: int) -> float:
+    def sensitivity_at(self, reader: Node, operand: int) -> float:
         """Of an error in what one reader takes."""
         value = operands(reader)[operand]
-        measured = self.ranges.gains.get(key(value_name(reader), value_name(value), operand))
-        return measured if isinstance(measured, float) else self.gain(value)
+        measured = self.ranges.sensitivity.get(key(value_name(reader), value_name(value), operand))
+        return measured if isinstance(measured, float) else self.sensitivity(value)
 
-    def of_weight(self, reader: Node, weight: torch.Tensor, storage: Storage) -> float:
+    def of_weight(self, reader: Node, weight: torch.Tensor, storage: QParams) -> float:
         """Noise at the outputs from rounding a weight, channel by channel where its gains are known."""
-        measured = self.ranges.gains.get(key(value_name(reader), value_name(operands(reader)[1]), 1))
+        measured = self.ranges.sensitivity.get(key(value_name(reader), value_name(operands(reader)[1]), 1))
         errors = weight_errors(weight, storage, weight_axis(reader) or 0)
         if isinstance(measured, tuple) and len(measured) == len(errors):
             return float(torch.dot(errors.double(), torch.tensor(measured, dtype=torch.float64)))
         share = float(errors.mean()) / max(float(weight.detach().square().mean()), 1e-30)
-        return share * self.power(reader) * self.gain(reader)
+        return share * self.power(reader) * self.sensitivity(reader)
 
     def _unmeasured(self, value: Node) -> float:
         """A value that only a rewrite makes, or that no derivative reaches: its noise counts as an output's."""
@@ -103,7 +103,7 @@ class Reading:
     function: Callable[[np.ndarray], np.ndarray] | None = None
 
 
-def heard(readings: Sequence[Reading], storages: Sequence[Storage], clipped: float = CLIPPED) -> np.ndarray:
+def heard(readings: Sequence[Reading], storages: Sequence[QParams], clipped: float = CLIPPED) -> np.ndarray:
     """What storing costs for each storage, over all readings."""
     found = [r.weight * errors(r.points, storages, clipped, r.function) for r in readings]
     return np.sum(found, axis=0)
@@ -111,7 +111,7 @@ def heard(readings: Sequence[Reading], storages: Sequence[Storage], clipped: flo
 
 def errors(
     points: Points,
-    storages: Sequence[Storage],
+    storages: Sequence[QParams],
     clipped: float = CLIPPED,
     function: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> np.ndarray:
@@ -126,7 +126,7 @@ def errors(
     return np.where((steps < low) | (steps > high), clipped, 1.0) * lost @ share
 
 
-def weight_errors(weight: torch.Tensor, storage: Storage, axis: int) -> torch.Tensor:
+def weight_errors(weight: torch.Tensor, storage: QParams, axis: int) -> torch.Tensor:
     """Mean square of what rounding takes from each slice of a weight along `axis`."""
     w = weight.detach().float()
     scale = torch.tensor(storage.scale, dtype=torch.float32)

@@ -28,7 +28,7 @@ def readings(entries: list[tuple[Place, float]], work: Work) -> Iterator[Reading
         if reader is None or function is None:
             plain.append((points, gain))
         else:
-            yield Reading(points, work.noise.gain(reader), function)
+            yield Reading(points, work.noise.sensitivity(reader), function)
     if plain:
         yield Reading(mixed(plain))
 
@@ -38,11 +38,11 @@ def only_reader(place: Place, work: Work) -> Node | None:
     node, operand = place
     while operand is None or _moves(node, work):
         users = list(node.users)
-        if len(users) != 1 or users[0] not in work.labels:
+        if len(users) != 1 or users[0] not in work.precisions:
             return None
         operand = operands(users[0]).index(node)
         node = users[0]
-        if work.is_integer(node) and not work.classes.same(place, (node, operand)):
+        if work.is_integer(node) and not work.scale_groups.same(place, (node, operand)):
             return None  # it rounds again
     return node
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from ingot.plan.model import Storage
+from ingot.plan.model import QParams
 from ingot.targets.base import Format
 
 # For a range that is only zero any scale is right; this one leaves biases at the accumulator their precision.
@@ -16,22 +16,20 @@ OF_NOTHING = 1 / 128
 FINEST = 2.0**-60
 
 
-def storage_for(low: float, high: float, form: Format) -> Storage:
+def qparams_for(low: float, high: float, form: Format) -> QParams:
     """One scale for a whole tensor whose values lie in low…high."""
     low, high = min(low, 0.0), max(high, 0.0)
     if low == high:
-        return Storage(form.dtype, OF_NOTHING, 0, form.qmin, form.qmax)
+        return QParams(form.dtype, OF_NOTHING, 0, form.qmin, form.qmax)
     if form.symmetric:
         scale = max(-low / form.qmax, high / form.qmax, FINEST)
-        return Storage(form.dtype, scale, 0, form.qmin, form.qmax)
+        return QParams(form.dtype, scale, 0, form.qmin, form.qmax)
     scale = max((high - low) / (form.qmax - form.qmin), FINEST)
     zero = round(form.qmin - low / scale)
-    return Storage(form.dtype, scale, min(max(zero, form.qmin), form.qmax), form.qmin, form.qmax)
+    return QParams(form.dtype, scale, min(max(zero, form.qmin), form.qmax), form.qmin, form.qmax)
 
 
-def storage_for_weight(
-    weight: torch.Tensor, form: Format, axis: int | None, finest: torch.Tensor | None = None
-) -> Storage:
+def weight_qparams(weight: torch.Tensor, form: Format, axis: int | None, finest: torch.Tensor | None = None) -> QParams:
     """Symmetric, one scale per slice along `axis` or one for all; no channel finer than `finest` allows its bias."""
     w = weight.detach().double()
     most = w.abs().amax().reshape(1) if axis is None else w.transpose(0, axis).reshape(w.shape[axis], -1).abs().amax(1)
@@ -39,11 +37,11 @@ def storage_for_weight(
     if finest is not None:
         scale = torch.maximum(scale, finest.amax() if axis is None else finest)
     if axis is None:
-        return Storage(form.dtype, float(scale[0]), 0, form.qmin, form.qmax)
-    return Storage(form.dtype, tuple(scale.tolist()), (0,) * len(scale), form.qmin, form.qmax, axis)
+        return QParams(form.dtype, float(scale[0]), 0, form.qmin, form.qmax)
+    return QParams(form.dtype, tuple(scale.tolist()), (0,) * len(scale), form.qmin, form.qmax, axis)
 
 
-def with_factors(weight: Storage, x: Storage, out: Storage, bits: int) -> Storage:
+def with_factors(weight: QParams, x: QParams, out: QParams, bits: int) -> QParams:
     """The same, each scale a little larger, so that what the backend multiplies sums by has no more than these bits."""
     scales = weight.scale if isinstance(weight.scale, tuple) else (weight.scale,)
     ratio = x.scale / out.scale  # type: ignore[operator]
@@ -63,17 +61,17 @@ def rounded_down(number: float, bits: int) -> float:
     return math.ldexp(math.floor(mantissa * 2**bits + 2**-6), exponent - bits)
 
 
-def finest_for(bias: torch.Tensor | None, x: Storage) -> torch.Tensor | None:
+def finest_for(bias: torch.Tensor | None, x: QParams) -> torch.Tensor | None:
     """The finest weight scale at which each bias still fits into int32, with room for the products it is added to."""
     assert isinstance(x.scale, float)
     return None if bias is None else bias.detach().double().abs() / (x.scale * 2**30)
 
 
-def storage_for_bias(x: Storage, weight: Storage) -> Storage:
+def bias_qparams(x: QParams, weight: QParams) -> QParams:
     """Accumulators count in steps of input scale times weight scale; a bias that is added to them must too."""
     low, high = -(2**31), 2**31 - 1
     assert isinstance(x.scale, float)
     if isinstance(weight.scale, tuple):
         scales = tuple(x.scale * w for w in weight.scale)
-        return Storage("int32", scales, (0,) * len(scales), low, high, 0)
-    return Storage("int32", x.scale * weight.scale, 0, low, high)
+        return QParams("int32", scales, (0,) * len(scales), low, high, 0)
+    return QParams("int32", x.scale * weight.scale, 0, low, high)

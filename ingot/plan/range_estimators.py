@@ -7,13 +7,13 @@ from functools import partial
 
 import numpy as np
 
-from ingot.plan.model import Storage
+from ingot.plan.model import QParams
 from ingot.plan.noise_model import CLIPPED, Points, errors
-from ingot.plan.qparams import storage_for
+from ingot.plan.qparams import qparams_for
 from ingot.plan.value_ranges import Span, with_zero
 from ingot.targets.base import Format
 
-Measure = Callable[[Sequence[Storage], float], np.ndarray]  # what each storage costs, given what clipping counts
+Measure = Callable[[Sequence[QParams], float], np.ndarray]  # what each storage costs, given what clipping counts
 METHODS = ("percentile", "mse", "entropy")  # that may draw the ends in
 SHRINK = np.array([1.0, 0.97, 0.93, 0.88, 0.82, 0.75, 0.67, 0.58, 0.5, 0.42, 0.34, 0.26, 0.2, 0.14, 0.1])
 PERCENTILE = 99.99
@@ -24,21 +24,21 @@ FINE = 16  # bins a step, in which the entropy method looks at a distribution
 
 def choose(
     points: Points, span: Span, form: Format, method: str, measure: Measure | None = None
-) -> tuple[Storage, str]:
+) -> tuple[QParams, str]:
     """How to store numbers of this distribution, whose ends are `span`; and what was weighed, in words."""
     measure = measure or partial(errors, points)
     span = with_zero(span)
-    plain = storage_for(*span, form)
+    plain = qparams_for(*span, form)
     if method == "minmax" or span[0] == span[1] or form.qmax - form.qmin > 1 << 10:
         return plain, "min-max"  # sixteen bits round finer than any clipping could pay
     if method != "auto":
-        return storage_for(*_by_name(method, points, span, form, measure), form), method
+        return qparams_for(*_by_name(method, points, span, form, measure), form), method
     return _best(points, span, form, plain, measure)
 
 
-def _best(points: Points, span: Span, form: Format, plain: Storage, measure: Measure) -> tuple[Storage, str]:
+def _best(points: Points, span: Span, form: Format, plain: QParams, measure: Measure) -> tuple[QParams, str]:
     """The candidates of all methods, compared by what reaches the readers."""
-    tried = [storage_for(*_by_name(n, points, span, form, measure), form) for n in METHODS]
+    tried = [qparams_for(*_by_name(n, points, span, form, measure), form) for n in METHODS]
     whole, *found = measure([plain, *tried], CLIPPED).tolist()
     best = min(range(len(METHODS)), key=lambda i: found[i])
     if found[best] >= whole * WORTHWHILE:
@@ -76,7 +76,7 @@ def least_error(measure: Measure, span: Span, form: Format, clipped: float = CLI
 
 
 def _least(spans: list[Span], measure: Measure, form: Format, clipped: float) -> Span:
-    storages = [storage_for(*s, form) for s in spans]
+    storages = [qparams_for(*s, form) for s in spans]
     return spans[int(np.argmin(measure(storages, clipped)))]
 
 

@@ -18,9 +18,9 @@ from ingot.plan.state import Work, activations
 def suit_factors(work: Work) -> None:
     """In graph order: what a product reads has its final scale. Of two results with one scale the first is suited."""
     suited: set[object] = set()
-    for node in work.labels:
-        bits = work.target.numerics.multiplier_bits.get(work.labels[node])
-        shared = work.classes.find((node, None)) if (node, None) in work.storages else None
+    for node in work.precisions:
+        bits = work.target.numerics.multiplier_bits.get(work.precisions[node])
+        shared = work.scale_groups.find((node, None)) if (node, None) in work.qparams else None
         if bits and shared is not None and shared not in suited and _sums_products(node, work):
             suited.add(shared)
             _suit(node, bits, work)
@@ -32,7 +32,7 @@ def _sums_products(node: Node, work: Work) -> bool:
 
 
 def _suit(node: Node, bits: int, work: Work) -> None:
-    a, b, out = (work.storages[node, i] for i in (0, 1, None))
+    a, b, out = (work.qparams[node, i] for i in (0, 1, None))
     product = a.scale * b.scale  # type: ignore[operator]
     scale = product / rounded_down(product / out.scale, bits)  # type: ignore[operator]
     store_again((node, None), replace(out, scale=scale), f"so that the factor of {node.name} has {bits} bits", work)

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 T = TypeVar("T", bound=Hashable)
 
 
-class Classes(Generic[T]):
+class DisjointSets(Generic[T]):
     """Union-find whose answer does not depend on the order of unions."""
 
     def __init__(self) -> None:

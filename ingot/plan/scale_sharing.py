@@ -39,7 +39,7 @@ def share(work: Work) -> None:
     pools = _pools(work)
     edges = sorted(((_lost(p, r, pools, work), i, p, r) for i, (p, r) in enumerate(_edges(work))), key=lambda e: e[:2])
     for _, _, producer, reader in edges:
-        if not work.classes.same(producer, reader):
+        if not work.scale_groups.same(producer, reader):
             _decide(producer, reader, pools, work)
 
 
@@ -49,13 +49,13 @@ def _decide(producer: Place, reader: Place, pools: dict[Place, _Pool], work: Wor
     if joined is None or _worth_a_requantize(together - apart, bits, producer, work):
         work.because[reader] = (*work.because.get(reader, ()), _told(producer, bits, apart, together, joined, work))
         return
-    work.classes.union(producer, reader, f"{reader[0].name} reads {producer[0].name} as it is stored")
-    pools[work.classes.find(producer)] = joined
+    work.scale_groups.union(producer, reader, f"{reader[0].name} reads {producer[0].name} as it is stored")
+    pools[work.scale_groups.find(producer)] = joined
 
 
 def _prices(producer: Place, reader: Place, pools: dict[Place, _Pool], work: Work) -> tuple[float, float, _Pool | None]:
     """Noise of the two classes apart and as one; None where a given scale would clip what the other holds."""
-    a, b = (pools[work.classes.find(p)] for p in (producer, reader))
+    a, b = (pools[work.scale_groups.find(p)] for p in (producer, reader))
     levels = _levels(producer, work)
     span = a.span if a.fixed else b.span if b.fixed else hull([a.span, b.span])
     twice = _gain_at(reader, work)  # as one, the value is rounded once and not again for this reader
@@ -92,60 +92,60 @@ def _decibel(total: float, more: float) -> float:
 
 
 def _pools(work: Work) -> dict[Place, _Pool]:
-    groups = {work.classes.find(g[0]): g for g in work.classes.groups()}
+    groups = {work.scale_groups.find(g[0]): g for g in work.scale_groups.groups()}
     return {root: _pool(members, work) for root, members in groups.items()}
 
 
 def _pool(members: list[Place], work: Work) -> _Pool:
-    gain = sum(entry_gain(m, work) for m in members)
+    gain = sum(entry_sensitivity(m, work) for m in members)
     for m in members:
-        if m in work.pins:
-            return _Pool(work.pins[m][0].span, gain, True)
+        if m in work.fixed_qparams:
+            return _Pool(work.fixed_qparams[m][0].span, gain, True)
     return _Pool(with_zero(hull(work.span(m) for m in members)), gain)
 
 
-def entry_gain(place: Place, work: Work) -> float:
+def entry_sensitivity(place: Place, work: Work) -> float:
     """The gain of the rounding that happens in a slot; none where the numbers were rounded before in the same class."""
     node, operand = place
     if operand is None:
         carried = work.carried(node) if node.op == "call_function" else ()
-        return 0.0 if carried else work.noise.gain(node)
+        return 0.0 if carried else work.noise.sensitivity(node)
     producer = (value_in(place), None)
-    return 0.0 if work.classes.same(producer, place) else _gain_at(place, work)
+    return 0.0 if work.scale_groups.same(producer, place) else _gain_at(place, work)
 
 
 def _gain_at(reader: Place, work: Work) -> float:
     node, operand = reader
     assert operand is not None
-    return work.noise.gain(value_in(reader)) if node.op == "output" else work.noise.gain_at(node, operand)
+    return work.noise.sensitivity(value_in(reader)) if node.op == "output" else work.noise.sensitivity_at(node, operand)
 
 
 def _lost(producer: Place, reader: Place, pools: dict[Place, _Pool], work: Work) -> float:
     """Bits that the producer's class loses if both share one scale."""
-    a, b = (pools[work.classes.find(p)] for p in (producer, reader))
+    a, b = (pools[work.scale_groups.find(p)] for p in (producer, reader))
     own = width(a.span)
     return math.log2(max(width(hull([a.span, b.span])) / own, 1.0)) if own > 0 else 0.0
 
 
 def _levels(place: Place, work: Work) -> int:
-    if place in work.pins:
-        return work.pins[place][0].qmax - work.pins[place][0].qmin
+    if place in work.fixed_qparams:
+        return work.fixed_qparams[place][0].qmax - work.fixed_qparams[place][0].qmin
     form = work.format_of(place)
     return form.qmax - form.qmin
 
 
 def _time(producer: Place, work: Work) -> float:
-    prices, label = work.target.cost, work.labels.get(producer[0], "int8")
-    return prices.op + 2 * prices.byte * BYTES[label] * elements(producer[0])
+    prices, precision = work.target.cost, work.precisions.get(producer[0], "int8")
+    return prices.op + 2 * prices.byte * BYTES[precision] * elements(producer[0])
 
 
 def _edges(work: Work) -> Iterator[tuple[Place, Place]]:
     """From each stored value to each reader that takes integers of the same type."""
-    for node in work.labels:
+    for node in work.precisions:
         if work.is_integer(node):
             for i in activations(node, work):
                 yield from _edge((operands(node)[i], None), (node, i), work)
-    for place in work.pins:
+    for place in work.fixed_qparams:
         if place[0].op == "output":
             yield from _edge((value_in(place), None), place, work)
 
@@ -160,4 +160,4 @@ def _edge(producer: Place, reader: Place, work: Work) -> Iterator[tuple[Place, P
 
 
 def _type(place: Place, work: Work) -> str:
-    return work.pins[place][0].dtype if place in work.pins else work.format_of(place).dtype
+    return work.fixed_qparams[place][0].dtype if place in work.fixed_qparams else work.format_of(place).dtype

@@ -20,7 +20,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from ingot.capture.op_semantics import operands
 from ingot.capture.op_semantics.weighted_ops import is_random, weight_axis
 from ingot.core.fx import constant_of
-from ingot.plan.model import Plan, Storage
+from ingot.plan.model import Plan, QParams
 from ingot.plan.noise_model import elements
 
 METHODS = ("auto", "mse:4", "minmax", "entropy")
@@ -57,14 +57,16 @@ def _affordable(module: GraphModule) -> int:
 
 
 def _tried(name: str, plan: Plan, stage: Stage, correct: bool) -> Candidate:
-    outputs, shifts = stage.perform(plan, correct)
-    moved = {node: tuple(s.tolist()) for node, s in shifts.items() if bool(s.any())}
-    return Candidate(name, replace(plan, shifts=moved), _noise(stage.outputs, outputs))
+    outputs, bias_corrections = stage.perform(plan, correct)
+    moved = {node: tuple(s.tolist()) for node, s in bias_corrections.items() if bool(s.any())}
+    return Candidate(name, replace(plan, bias_corrections=moved), _noise(stage.outputs, outputs))
 
 
 def _told(tried: list[Candidate], chosen: Candidate, stage: Stage) -> str:
     each = ", ".join(f"{c.name} {-10 * math.log10(max(c.noise, 1e-20)):.1f} dB" for c in tried)
-    moved = f"{len(chosen.plan.shifts)} biases corrected" if chosen.plan.shifts else "no bias corrected"
+    moved = (
+        f"{len(chosen.plan.bias_corrections)} biases corrected" if chosen.plan.bias_corrections else "no bias corrected"
+    )
     return f"ranges by {chosen.name}, {moved}, after a rehearsal on {len(stage.batches)} batches: {each}"
 
 
@@ -87,15 +89,17 @@ class Stage:
     def perform(self, plan: Plan, correct: bool) -> tuple[list[list[Tensor]], Means]:
         """Outputs, and what the biases need; each layer sees the ones before it already corrected."""
         runs = [_Rounded(self.module, plan, self.constants, batch) for batch in self.batches]
-        shifts: Means = {}
+        bias_corrections: Means = {}
         for node in self.module.graph.nodes:
             made = [run.before_storing(node) for run in runs]
-            if correct and node.name in self.means and plan.storage(node.name, 1) is not None:
-                shifts[node.name] = _missing(self.means[node.name], torch.cat([_channels(node, y) for y in made]))
-                made = [y + shifts[node.name].reshape(_along(node, y)) for y in made]
+            if correct and node.name in self.means and plan.qparams(node.name, 1) is not None:
+                bias_corrections[node.name] = _missing(
+                    self.means[node.name], torch.cat([_channels(node, y) for y in made])
+                )
+                made = [y + bias_corrections[node.name].reshape(_along(node, y)) for y in made]
             for run, y in zip(runs, made, strict=True):
                 run.store(node, y)
-        return [_tensors(run.result) for run in runs], shifts
+        return [_tensors(run.result) for run in runs], bias_corrections
 
 
 def _missing(wanted: Tensor, got: Tensor) -> Tensor:
@@ -156,14 +160,14 @@ class _Rounded(Interpreter):
         return getattr(self, n.op)(n.target, args, kwargs)
 
     def store(self, n: Node, made: Any) -> None:
-        storage = self.plan.storage(n.name)
+        storage = self.plan.qparams(n.name)
         self.result = self.env[n] = made if storage is None else rounded(made, storage)
         for dead in self.user_to_last_uses.get(n, []):
             del self.env[dead]
 
     def _read(self, n: Node, source: Node, operand: int) -> Any:
-        storage = self.plan.storage(n.name, operand)
-        if storage is None or storage.dtype == "int32" or storage == self.plan.storage(source.name):
+        storage = self.plan.qparams(n.name, operand)
+        if storage is None or storage.dtype == "int32" or storage == self.plan.qparams(source.name):
             return self.env[source]  # a bias is rounded finely enough to be left out here
         if constant_of(source) is None:
             return rounded(self.env[source], storage)
@@ -173,7 +177,7 @@ class _Rounded(Interpreter):
         return self.constants[key]
 
 
-def rounded(x: Tensor, s: Storage) -> Tensor:
+def rounded(x: Tensor, s: QParams) -> Tensor:
     if x.dtype is not torch.float32:
         return rounded(x.float(), s).to(x.dtype)
     if s.axis is None:

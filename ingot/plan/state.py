@@ -1,4 +1,4 @@
-"""What the solver works on: facts, labels and classes so far, and what a slot holds."""
+"""What the solver works on: facts, precisions and classes so far, and what a slot holds."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ingot.capture.op_semantics import operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.config.recipe import Recipe
 from ingot.core.fx import is_float
-from ingot.plan.constraints import Relations
-from ingot.plan.model import Storage
+from ingot.plan.constraints import Constraints
+from ingot.plan.model import QParams
 from ingot.plan.noise_model import Noise
-from ingot.plan.scale_groups import Classes
-from ingot.plan.user_constraints import Demands
+from ingot.plan.scale_groups import DisjointSets
+from ingot.plan.user_constraints import UserConstraints
 from ingot.plan.value_ranges import Span
 from ingot.targets.base import Format, Target
 
@@ -27,23 +27,25 @@ class Work:
     module: GraphModule
     target: Target
     recipe: Recipe
-    facts: Relations
-    demands: Demands
+    facts: Constraints
+    user_constraints: UserConstraints
     noise: Noise
     method: str = "auto"  # how ranges come from histograms where no scope says otherwise
-    labels: dict[Node, str] = field(default_factory=dict)  # op -> the precision it runs in
+    precisions: dict[Node, str] = field(default_factory=dict)  # op -> the precision it runs in
     reasons: dict[Node, str] = field(default_factory=dict)  # op -> why that one
     total_noise: float = 0.0  # predicted at the outputs, as a share of the signal
     total_time: float = 0.0
     fused: dict[Node, Node] = field(default_factory=dict)  # op -> the op that runs in its kernel
     inside: set[Node] = field(default_factory=set)  # ops that run in the kernel of what they read
-    pins: dict[Place, tuple[Storage, str]] = field(
+    fixed_qparams: dict[Place, tuple[QParams, str]] = field(
         default_factory=dict
     )  # slot -> how it must be stored, and who says so
-    floating: dict[Place, str] = field(default_factory=dict)  # slots of integer ops that stay float, and who says so
+    float_points: dict[Place, str] = field(
+        default_factory=dict
+    )  # slots of integer ops that stay float, and who says so
     weights: dict[Node, Format] = field(default_factory=dict)  # op -> the form of its weights, where not the usual one
-    classes: Classes[Place] = field(default_factory=Classes)
-    storages: dict[Place, Storage] = field(default_factory=dict)
+    scale_groups: DisjointSets[Place] = field(default_factory=DisjointSets)
+    qparams: dict[Place, QParams] = field(default_factory=dict)
     fixed: set[Place] = field(default_factory=set)  # slots whose scale training must not move
     because: dict[Place, tuple[str, ...]] = field(default_factory=dict)
 
@@ -53,20 +55,20 @@ class Work:
         return WORTH if self.recipe.halving_noise_is_worth is None else self.recipe.halving_noise_is_worth
 
     def is_integer(self, node: Node) -> bool:
-        return self.labels.get(node, "float") != "float"
+        return self.precisions.get(node, "float") != "float"
 
     def is_stored(self, node: Node) -> bool:
         """The value exists as integers: an integer op made it, or it is a graph input with a spec."""
-        made = self.is_integer(node) and node not in self.fused and (node, None) not in self.floating
-        return made or (node, None) in self.pins
+        made = self.is_integer(node) and node not in self.fused and (node, None) not in self.float_points
+        return made or (node, None) in self.fixed_qparams
 
     def format_of(self, place: Place) -> Format:
-        return self.target.numerics.formats[self.label_at(*place, self.labels[place[0]])]
+        return self.target.numerics.formats[self.precision_at(*place, self.precisions[place[0]])]
 
-    def label_at(self, node: Node, operand: int | None, label: str) -> str:
-        """What an op that runs in `label` stores there: some operands have a precision of their own."""
-        own = self.facts.apart.get(node, {}) if label != "float" else {}
-        return own[operand][0] if operand in own else label
+    def precision_at(self, node: Node, operand: int | None, precision: str) -> str:
+        """What an op that runs in `precision` stores there: some operands have a precision of their own."""
+        own = self.facts.apart.get(node, {}) if precision != "float" else {}
+        return own[operand][0] if operand in own else precision
 
     def weight_form(self, node: Node) -> Format:
         return self.weights.get(node, self.target.numerics.weight)
@@ -78,7 +80,7 @@ class Work:
     def span(self, place: Place) -> Span:
         """What was measured; of a graph input that is stored as asked, what can be left of it."""
         low, high = self.facts.span(value_in(place))
-        given = self.pins.get((value_in(place), None))
+        given = self.fixed_qparams.get((value_in(place), None))
         if given is None or value_in(place).op != "placeholder" or place[1] is None:
             return low, high
         return max(low, given[0].span[0]), min(high, given[0].span[1])
@@ -93,7 +95,7 @@ def activations(node: Node, work: Work) -> list[int]:
     """The operands of an integer op that carry activations; none where a fused producer stands before it."""
     if node in work.inside:
         return []
-    return [i for i in activation_operands(node) if (node, i) not in work.floating]
+    return [i for i in activation_operands(node) if (node, i) not in work.float_points]
 
 
 def activation_operands(node: Node) -> list[int]:

@@ -12,12 +12,12 @@ from ingot.capture.op_semantics import Kind, operands
 from ingot.config.scopes import WEIGHTS, Scope
 from ingot.core.fx import source_of
 from ingot.errors import InputError, PlanError, nearest
-from ingot.plan.constraints import Relations
+from ingot.plan.constraints import Constraints
 from ingot.targets.base import Target
 
 
 @dataclass
-class Demands:
+class UserConstraints:
     """By op: the scopes that speak for its precision, for its range and for its weights."""
 
     precision: dict[Node, Scope] = field(default_factory=dict)
@@ -25,11 +25,11 @@ class Demands:
     weights: dict[Node, Scope] = field(default_factory=dict)
 
 
-def demanded(found: Relations, scopes: Sequence[Scope], target: Target) -> Demands:
+def user_constraints_of(found: Constraints, scopes: Sequence[Scope], target: Target) -> UserConstraints:
     """Match the scopes, and leave each op only the precision that was asked for it."""
     nodes = list(found.options)
     matched = {scope: matches(scope, nodes) for scope in scopes}
-    demands = Demands()
+    demands = UserConstraints()
     for node in nodes:
         mine = [s for s in scopes if node in matched[s]]
         _settle(node, "precision", [s for s in mine if s.precision], demands.precision, matched)
@@ -41,7 +41,7 @@ def demanded(found: Relations, scopes: Sequence[Scope], target: Target) -> Deman
     return demands
 
 
-def _refuse_weights(demands: Demands, target: Target) -> None:
+def _refuse_weights(demands: UserConstraints, target: Target) -> None:
     for node, scope in demands.weights.items():
         if scope.weights not in ("int8", *target.numerics.int4_weights):
             what, why = f"{target.name} has no {scope.weights} weights", f"asked by the scope {scope}"
@@ -115,21 +115,21 @@ def _settle(
             )
 
 
-def _restrict(scope: Scope, nodes: list[Node], found: Relations, target: Target) -> None:
+def _restrict(scope: Scope, nodes: list[Node], found: Constraints, target: Target) -> None:
     """Leave the ops what was asked. A scope over a module asks for what can be had; one that names ops means all."""
     able = [n for n in nodes if scope.precision in found.options[n]]
     unable = [n for n in nodes if n not in able and found.options[n] and not _only_creates(n, found)]
     if unable and (not able or ({"op", "name"} & scope.chosen.keys() and scope.chosen.get("op") != "*")):
         raise _impossible(unable[0], scope, found, target)
     for node in able:
-        found.options[node] = {str(scope.precision): f"demanded by the recipe: {scope}"}
+        found.options[node] = {str(scope.precision): f"user_constraints_of by the recipe: {scope}"}
 
 
-def _only_creates(node: Node, found: Relations) -> bool:
+def _only_creates(node: Node, found: Constraints) -> bool:
     return found.effects[node].kind is Kind.CREATES
 
 
-def _impossible(node: Node, scope: Scope, found: Relations, target: Target) -> PlanError:
+def _impossible(node: Node, scope: Scope, found: Constraints, target: Target) -> PlanError:
     options = found.options[node]
     why = found.barred.get(node) or "; ".join(dict.fromkeys(options.values()))
     return PlanError(

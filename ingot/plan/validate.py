@@ -13,8 +13,8 @@ from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.config.scopes import LIMITS
 from ingot.core.fx import constant_of, source_of
 from ingot.errors import PlanError, nearest
-from ingot.plan.model import Decision, Plan, Storage
-from ingot.plan.qparams import storage_for_bias
+from ingot.plan.model import Decision, Plan, QParams
+from ingot.plan.qparams import bias_qparams
 from ingot.targets.base import Target
 
 
@@ -22,16 +22,16 @@ def validate(plan: Plan, module: GraphModule, target: Target) -> None:
     """Raise at the first decision that cannot be carried out."""
     nodes = {n.name: n for n in module.graph.nodes}
     for d in plan:
-        if d.slot.node not in nodes:
+        if d.point.node not in nodes:
             raise PlanError(
-                f"the plan stores '{d.slot.node}', which the program does not have", hint=nearest(d.slot.node, nodes)
+                f"the plan stores '{d.point.node}', which the program does not have", hint=nearest(d.point.node, nodes)
             )
-        node = nodes[d.slot.node]
-        for problem in (*_place(d, node), *(_numbers(d.storage) if d.storage else ()), *_type(d, node, target)):
-            raise PlanError(f"{d.slot} cannot be stored as {d.storage}", where=source_of(node), why=problem)
+        node = nodes[d.point.node]
+        for problem in (*_place(d, node), *(_numbers(d.qparams) if d.qparams else ()), *_type(d, node, target)):
+            raise PlanError(f"{d.point} cannot be stored as {d.qparams}", where=source_of(node), why=problem)
     for node in nodes.values():
         _carried(node, plan, target)
-    for name, shift in plan.shifts.items():
+    for name, shift in plan.bias_corrections.items():
         _shifted(name, shift, nodes)
 
 
@@ -49,13 +49,13 @@ HOLDS = {**LIMITS, "int32": (-(2**31), 2**31 - 1)}
 
 def _place(d: Decision, node: Node) -> Iterator[str]:
     count = len(operands(node))
-    if d.slot.operand is not None and not 0 <= d.slot.operand < count:
+    if d.point.operand is not None and not 0 <= d.point.operand < count:
         yield f"{node.name} reads {count} values"
-    elif d.storage is not None and d.storage.axis is not None:
-        yield from _channels(d.storage, node, d.slot.operand)
+    elif d.qparams is not None and d.qparams.axis is not None:
+        yield from _channels(d.qparams, node, d.point.operand)
 
 
-def _channels(storage: Storage, node: Node, operand: int | None) -> Iterator[str]:
+def _channels(storage: QParams, node: Node, operand: int | None) -> Iterator[str]:
     """Only a weight or a bias has channels, and a scale for each of them."""
     constant = constant_of(operands(node)[operand]) if operand else None
     sizes = constant.shape if constant is not None and weight_axis(node) is not None else ()
@@ -63,7 +63,7 @@ def _channels(storage: Storage, node: Node, operand: int | None) -> Iterator[str
         yield f"there are no {len(storage.scale)} channels along axis {storage.axis}"  # type: ignore[arg-type]
 
 
-def _numbers(s: Storage) -> Iterator[str]:
+def _numbers(s: QParams) -> Iterator[str]:
     scales = s.scale if isinstance(s.scale, tuple) else (s.scale,)
     zeros = s.zero_point if isinstance(s.zero_point, tuple) else (s.zero_point,)
     low, high = HOLDS.get(s.dtype, (1, 0))
@@ -79,13 +79,13 @@ def _numbers(s: Storage) -> Iterator[str]:
 
 def _type(d: Decision, node: Node, target: Target) -> Iterator[str]:
     """What the target stores activations, weights and biases as; the boundary is free."""
-    if d.storage is None or node.op != "call_function":
+    if d.qparams is None or node.op != "call_function":
         return
-    if weight_axis(node) is not None and d.slot.operand in (1, 2):
-        known = {target.numerics.weight.dtype} if d.slot.operand == 1 else {"int32"}
+    if weight_axis(node) is not None and d.point.operand in (1, 2):
+        known = {target.numerics.weight.dtype} if d.point.operand == 1 else {"int32"}
     else:
         known = {f.dtype for f in target.numerics.formats.values()}
-    if d.storage.dtype not in known:
+    if d.qparams.dtype not in known:
         yield f"{target.name} stores {', '.join(sorted(known))} there"
 
 
@@ -96,17 +96,17 @@ def with_biases(plan: Plan, module: GraphModule) -> Plan:
 
 
 def _derived(d: Decision, nodes: dict[str, Node], plan: Plan) -> Decision:
-    if d.storage is None or d.storage.dtype != "int32":
+    if d.qparams is None or d.qparams.dtype != "int32":
         return d
-    node = nodes[d.slot.node]
-    x = plan.storage(node.name, 0) or plan.storage(operands(node)[0].name, 0)  # a pad may run inside the kernel
-    weight = plan.storage(node.name, 1)
-    return replace(d, storage=storage_for_bias(x, weight)) if x and weight else d
+    node = nodes[d.point.node]
+    x = plan.qparams(node.name, 0) or plan.qparams(operands(node)[0].name, 0)  # a pad may run inside the kernel
+    weight = plan.qparams(node.name, 1)
+    return replace(d, qparams=bias_qparams(x, weight)) if x and weight else d
 
 
 def _carried(node: Node, plan: Plan, target: Target) -> None:
     """An op that hands numbers on untouched has them stored alike before and after."""
-    stored = plan.storage(node.name)
+    stored = plan.qparams(node.name)
     if (
         node.op != "call_function"
         or stored is None
@@ -116,7 +116,7 @@ def _carried(node: Node, plan: Plan, target: Target) -> None:
         return
     effect = effect_of(node, constant_of)
     for i in effect.carriers:
-        read = plan.storage(node.name, i)
+        read = plan.qparams(node.name, i)
         if read is not None and read != stored:
             raise PlanError(
                 f"{node.name} is stored as {stored} and reads its operand {i} as {read}",

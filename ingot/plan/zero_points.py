@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ingot.plan.lut_alignment import store_again
-from ingot.plan.model import Storage
+from ingot.plan.model import QParams
 from ingot.plan.state import Work
 
 
 def suit_zeros(work: Work) -> None:
-    for node in work.labels:
-        wanted, stored = work.target.kernels.prefers_zero_point_zero(node), work.storages.get((node, 0))
+    for node in work.precisions:
+        wanted, stored = work.target.kernels.prefers_zero_point_zero(node), work.qparams.get((node, 0))
         if wanted is not None and stored is not None and not work.format_of((node, 0)).symmetric:
             better = moved(stored, wanted)
             if better != stored:
@@ -19,7 +19,7 @@ def suit_zeros(work: Work) -> None:
                 store_again((node, 0), better, why, work)
 
 
-def moved(stored: Storage, wanted: bool) -> Storage:
+def moved(stored: QParams, wanted: bool) -> QParams:
     """The same range with another zero point: 0 if that is wanted and next to it, -1 if 0 is what is not."""
     near = abs(stored.zero_point) <= 1 if wanted else stored.zero_point == 0  # type: ignore[arg-type]
     if not near or not stored.qmin < -1 < 0 < stored.qmax:

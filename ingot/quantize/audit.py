@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 from ingot.capture.op_semantics import operands
 from ingot.core.fx import constant_of, is_call, source_of
 from ingot.errors import PlanError
-from ingot.plan.model import Plan, Slot, Storage
+from ingot.plan.model import Plan, QParams, QuantizationPoint
 
 
 def audit(converted: GraphModule, module: GraphModule, plan: Plan) -> None:
@@ -19,15 +19,15 @@ def audit(converted: GraphModule, module: GraphModule, plan: Plan) -> None:
         if node.op not in ("call_function", "output"):
             continue
         if node.name not in made:
-            raise _not_the_plan(Slot(node.name), "the op is gone", node)
+            raise _not_the_plan(QuantizationPoint(node.name), "the op is gone", node)
         if len(operands(node)) != len(operands(made[node.name])):
-            raise _not_the_plan(Slot(node.name), "it reads another number of values", node)
+            raise _not_the_plan(QuantizationPoint(node.name), "it reads another number of values", node)
         for i, (operand, found) in enumerate(zip(operands(node), operands(made[node.name]), strict=True)):
-            _compare(Slot(node.name, i), operand, *roundings(found), plan, node)
+            _compare(QuantizationPoint(node.name, i), operand, *roundings(found), plan, node)
 
 
-def _compare(slot: Slot, operand: Node, found: list[Storage], start: Node, plan: Plan, node: Node) -> None:
-    stored, read = plan.storage(operand.name), plan.storage(slot.node, slot.operand)
+def _compare(slot: QuantizationPoint, operand: Node, found: list[QParams], start: Node, plan: Plan, node: Node) -> None:
+    stored, read = plan.qparams(operand.name), plan.qparams(slot.node, slot.operand)
     planned = [s for s in (stored, read if read != stored else None) if s is not None]
     if found != planned:
         raise _not_the_plan(slot, f"planned {_text(planned)}, found {_text(found)}", node)
@@ -35,11 +35,11 @@ def _compare(slot: Slot, operand: Node, found: list[Storage], start: Node, plan:
         raise _not_the_plan(slot, f"it should read {operand.name} and reads {start.name}", node)
 
 
-def _text(roundings: list[Storage]) -> str:
+def _text(roundings: list[QParams]) -> str:
     return ", then ".join(map(str, roundings)) or "float"
 
 
-def _not_the_plan(slot: Slot, problem: str, node: Node) -> PlanError:
+def _not_the_plan(slot: QuantizationPoint, problem: str, node: Node) -> PlanError:
     return PlanError(
         f"the quantized graph is not the plan at {slot}",
         where=source_of(node),
@@ -48,9 +48,9 @@ def _not_the_plan(slot: Slot, problem: str, node: Node) -> PlanError:
     )
 
 
-def roundings(node: Node) -> tuple[list[Storage], Node]:
+def roundings(node: Node) -> tuple[list[QParams], Node]:
     """The quantize-dequantize pairs on the way from where a value is made to here, first to last; and that place."""
-    found: list[Storage] = []
+    found: list[QParams] = []
     while is_call(node, "dequantize_per_tensor") or is_call(node, "dequantize_per_channel"):
         found.insert(0, parameters(node))
         node = operands(node)[0]
@@ -61,13 +61,13 @@ def roundings(node: Node) -> tuple[list[Storage], Node]:
     return found, node
 
 
-def parameters(node: Node) -> Storage:
+def parameters(node: Node) -> QParams:
     """The numbers of a (de)quantize node, per tensor (x, scale, zp, min, max, dtype) or per channel (… axis …)."""
     if "per_channel" in str(node.target):
         _, scale, zero, axis, low, high, dtype = node.args[:7]
-        return Storage(_name(dtype), _numbers(scale), _numbers(zero), low, high, axis)  # type: ignore[arg-type]
+        return QParams(_name(dtype), _numbers(scale), _numbers(zero), low, high, axis)  # type: ignore[arg-type]
     _, scale, zero, low, high, dtype = node.args[:6]
-    return Storage(_name(dtype), scale, zero, low, high)  # type: ignore[arg-type]
+    return QParams(_name(dtype), scale, zero, low, high)  # type: ignore[arg-type]
 
 
 def _name(dtype: Any) -> str:

@@ -12,41 +12,41 @@ from torch.fx import GraphModule, Node
 from ingot.capture.op_semantics import operands
 from ingot.core.artefact import TensorInfo
 from ingot.core.fx import copied, is_call, output_nodes
-from ingot.plan.model import Plan, Storage
+from ingot.plan.model import Plan, QParams
 
 OUTPUT = "output"  # the name of the node that returns, in every graph that torch.export makes
 
 
-def input_storages(module: GraphModule, plan: Plan) -> list[Storage | None]:
+def input_qparams(module: GraphModule, plan: Plan) -> list[QParams | None]:
     """As the caller sees them."""
-    return [plan.storage(n.name) if plan.integer_io else None for n in module.graph.nodes if n.op == "placeholder"]
+    return [plan.qparams(n.name) if plan.integer_io else None for n in module.graph.nodes if n.op == "placeholder"]
 
 
-def output_storages(module: GraphModule, plan: Plan) -> list[Storage | None]:
-    return [plan.storage(OUTPUT, i) if plan.integer_io else None for i in range(len(output_nodes(module)))]
+def output_qparams(module: GraphModule, plan: Plan) -> list[QParams | None]:
+    return [plan.qparams(OUTPUT, i) if plan.integer_io else None for i in range(len(output_nodes(module)))]
 
 
 def converts_io(node: Node, plan: Plan) -> bool:
     """A rounding of an input or of an output that the plan stores: the interface, to be seen outside of delegates."""
     if is_call(node, "quantize_per_tensor"):
-        return any(n.op == "placeholder" and plan.storage(n.name) is not None for n in node.all_input_nodes)
+        return any(n.op == "placeholder" and plan.qparams(n.name) is not None for n in node.all_input_nodes)
     last = next((u for u in node.users if u.op == "output"), None)
     if last is None or not is_call(node, "dequantize_per_tensor"):
         return False
-    return any(n is node and plan.storage(OUTPUT, i) is not None for i, n in enumerate(operands(last)))
+    return any(n is node and plan.qparams(OUTPUT, i) is not None for i, n in enumerate(operands(last)))
 
 
 def exposed(quantized: GraphModule, plan: Plan) -> GraphModule:
     """The same program with integers at the boundary where the plan says so."""
-    if not any((*input_storages(quantized, plan), *output_storages(quantized, plan))):
+    if not any((*input_qparams(quantized, plan), *output_qparams(quantized, plan))):
         return quantized
     module = copied(quantized)
-    for node in [n for n in module.graph.nodes if n.op == "placeholder" and plan.storage(n.name)]:
+    for node in [n for n in module.graph.nodes if n.op == "placeholder" and plan.qparams(n.name)]:
         for user in [u for u in node.users if is_call(u, "quantize_per_tensor")]:
             user.replace_all_uses_with(node)
             module.graph.erase_node(user)
     last = next(n for n in reversed(module.graph.nodes) if n.op == "output")
-    stored = [plan.storage(OUTPUT, i) is not None for i in range(len(output_nodes(module)))]
+    stored = [plan.qparams(OUTPUT, i) is not None for i in range(len(output_nodes(module)))]
     last.args = (_without_dequantizes(last.args[0], iter(stored)),)
     module.graph.eliminate_dead_code()
     module.recompile()
@@ -60,7 +60,7 @@ def _without_dequantizes(returned: Any, stored: Iterator[bool]) -> Any:
     return torch.fx.map_arg(returned, integers)
 
 
-def described(info: TensorInfo, storage: Storage | None) -> TensorInfo:
+def described(info: TensorInfo, storage: QParams | None) -> TensorInfo:
     """What an application must know to fill or read the tensor."""
     if storage is None:
         return info
@@ -71,7 +71,7 @@ def described(info: TensorInfo, storage: Storage | None) -> TensorInfo:
     )
 
 
-# Below, `io` holds a TensorInfo or a Storage for each tensor: both name scale, zero point and range alike.
+# Below, `io` holds a TensorInfo or a QParams for each tensor: both name scale, zero point and range alike.
 
 
 def encode(batch: Sequence[Tensor], io: Sequence[Any]) -> tuple[Tensor, ...]:

@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.capture.op_semantics import operands
 from ingot.core.fx import constant_of, copied, fresh_name, inherited_meta
-from ingot.plan.model import Decision, Plan, Slot, Storage, as_float32
+from ingot.plan.model import Decision, Plan, QParams, QuantizationPoint, as_float32
 from ingot.quantize.audit import audit, roundings
 
 
@@ -42,14 +42,14 @@ def _store_outputs(converted: GraphModule, plan: Plan) -> None:
     places = iter(range(len(operands(last))))
 
     def stored(node: Node) -> Node:
-        storage = plan.storage("output", next(places))
+        storage = plan.qparams("output", next(places))
         return node if storage is None or roundings(node)[0][-1:] == [storage] else _rounded(node, storage, last)
 
     last.args = (torch.fx.map_arg(last.args[0], stored),)
     converted.recompile()
 
 
-def _rounded(node: Node, s: Storage, before: Node) -> Node:
+def _rounded(node: Node, s: QParams, before: Node) -> Node:
     import torch.ao.quantization.fx._decomposed
 
     ops, numbers = torch.ops.quantized_decomposed, (s.scale, s.zero_point, s.qmin, s.qmax, getattr(torch, s.dtype))
@@ -62,7 +62,7 @@ def _rounded(node: Node, s: Storage, before: Node) -> Node:
 
 def _shift_biases(module: GraphModule, plan: Plan) -> None:
     by_name = {n.name: n for n in module.graph.nodes}
-    for name, shift in plan.shifts.items():
+    for name, shift in plan.bias_corrections.items():
         node = operands(by_name[name])[2]
         bias = constant_of(node)
         assert bias is not None  # validated
@@ -75,9 +75,9 @@ def _round_biases(module: GraphModule, plan: Plan) -> Plan:
     """Put each int32 bias on its grid; the plan that is left to replay has none."""
     by_name = {n.name: n for n in module.graph.nodes}
     for d in plan:
-        if d.storage is not None and d.storage.dtype == "int32" and d.slot.operand is not None:
-            _round(module, operands(by_name[d.slot.node])[d.slot.operand], d.storage)
-    left = tuple(d if d.storage is None or d.storage.dtype != "int32" else replace(d, storage=None) for d in plan)
+        if d.qparams is not None and d.qparams.dtype == "int32" and d.point.operand is not None:
+            _round(module, operands(by_name[d.point.node])[d.point.operand], d.qparams)
+    left = tuple(d if d.qparams is None or d.qparams.dtype != "int32" else replace(d, qparams=None) for d in plan)
     return replace(plan, decisions=left)
 
 
@@ -85,14 +85,14 @@ def _float32_biases(plan: Plan) -> Plan:
     """A bias that the graph itself quantizes has float32 scales, as its quantize op does."""
 
     def rounded(d: Decision) -> Decision:
-        if d.storage is None or d.storage.dtype != "int32":
+        if d.qparams is None or d.qparams.dtype != "int32":
             return d
-        return replace(d, storage=replace(d.storage, scale=as_float32(d.storage.scale)))
+        return replace(d, qparams=replace(d.qparams, scale=as_float32(d.qparams.scale)))
 
     return replace(plan, decisions=tuple(map(rounded, plan)))
 
 
-def _round(module: GraphModule, node: Node, storage: Storage) -> None:
+def _round(module: GraphModule, node: Node, storage: QParams) -> None:
     bias = constant_of(node)
     assert bias is not None  # the solver plans a bias only where it is a constant
     scale = torch.tensor(storage.scale, dtype=torch.float64)
@@ -102,7 +102,7 @@ def _round(module: GraphModule, node: Node, storage: Storage) -> None:
     node.target = name
 
 
-def annotate(spec: Callable[[Slot, Storage], Any], plan: Plan) -> Any:
+def annotate(spec: Callable[[QuantizationPoint, QParams], Any], plan: Plan) -> Any:
     """A quantizer that annotates exactly what the plan says, with the spec that is made for each slot."""
     from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, Quantizer
     from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
@@ -110,8 +110,8 @@ def annotate(spec: Callable[[Slot, Storage], Any], plan: Plan) -> Any:
     class Replay(Quantizer):
         def annotate(self, model: GraphModule) -> GraphModule:
             for node in model.graph.nodes:
-                stored = plan.storage(node.name)
-                inputs, output = _input_specs(node, plan, spec), stored and spec(Slot(node.name), stored)
+                stored = plan.qparams(node.name)
+                inputs, output = _input_specs(node, plan, spec), stored and spec(QuantizationPoint(node.name), stored)
                 if inputs or output is not None:
                     note = QuantizationAnnotation(input_qspec_map=inputs, output_qspec=output, _annotated=True)
                     node.meta[Q_ANNOTATION_KEY] = note
@@ -123,19 +123,19 @@ def annotate(spec: Callable[[Slot, Storage], Any], plan: Plan) -> Any:
     return Replay()
 
 
-def _input_specs(node: Node, plan: Plan, spec: Callable[[Slot, Storage], Any]) -> dict[Node, Any]:
+def _input_specs(node: Node, plan: Plan, spec: Callable[[QuantizationPoint, QParams], Any]) -> dict[Node, Any]:
     """torchao keys by node, not by position: what is read at two scales is left to us."""
     reads = _reads(node, plan) if node.op == "call_function" else {}
-    alike = {n: slots[0] for n, slots in reads.items() if len({plan.storage(s.node, s.operand) for s in slots}) == 1}
-    stored = {n: (slot, s) for n, slot in alike.items() if (s := plan.storage(slot.node, slot.operand)) is not None}
+    alike = {n: slots[0] for n, slots in reads.items() if len({plan.qparams(s.node, s.operand) for s in slots}) == 1}
+    stored = {n: (slot, s) for n, slot in alike.items() if (s := plan.qparams(slot.node, slot.operand)) is not None}
     return {n: made for n, (slot, s) in stored.items() if (made := spec(slot, s)) is not None}
 
 
-def _reads(node: Node, plan: Plan) -> dict[Node, list[Slot]]:
+def _reads(node: Node, plan: Plan) -> dict[Node, list[QuantizationPoint]]:
     """The slots at which a node reads each value."""
-    found: dict[Node, list[Slot]] = {}
+    found: dict[Node, list[QuantizationPoint]] = {}
     for i, operand in enumerate(operands(node)):
-        found.setdefault(operand, []).append(Slot(node.name, i))
+        found.setdefault(operand, []).append(QuantizationPoint(node.name, i))
     return found
 
 
@@ -143,7 +143,7 @@ def _store_apart(converted: GraphModule, plan: Plan) -> None:
     """f(x, x) with a scale of its own for each position."""
     for node in [n for n in converted.graph.nodes if n.op == "call_function"]:
         for slots in _reads(node, plan).values():
-            if len({plan.storage(s.node, s.operand) for s in slots}) > 1:
+            if len({plan.qparams(s.node, s.operand) for s in slots}) > 1:
                 _round_positions(node, plan)
                 break
 
@@ -152,13 +152,13 @@ def _round_positions(node: Node, plan: Plan) -> None:
     places = iter(range(len(operands(node))))
 
     def rounded(n: Node) -> Node:
-        storage = plan.storage(node.name, next(places))
+        storage = plan.qparams(node.name, next(places))
         return n if storage is None or roundings(n)[0][-1:] == [storage] else _rounded(n, storage, node)
 
     node.args = torch.fx.map_arg(node.args, rounded)
 
 
-def _spec(_slot: Slot, storage: Storage) -> Any:
+def _spec(_slot: QuantizationPoint, storage: QParams) -> Any:
     """Nothing is observed: every number is given."""
     from torchao.quantization.pt2e.quantizer import FixedQParamsQuantizationSpec, QuantizationSpec
 
@@ -176,7 +176,7 @@ def _spec(_slot: Slot, storage: Storage) -> Any:
     return QuantizationSpec(dtype, observer, low, high, torch.per_channel_symmetric, storage.axis)
 
 
-def _given_per_channel(storage: Storage) -> Any:
+def _given_per_channel(storage: QParams) -> Any:
     """torchao has a fixed spec per tensor only: an observer that looks at nothing serves for channels."""
     from torchao.quantization.pt2e.observer import PerChannelMinMaxObserver
 

@@ -21,9 +21,9 @@ from ingot.capture.op_semantics import effect_of, operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import attribute, constant_of, copied
 from ingot.errors import PlanError
-from ingot.plan.model import Decision, Plan, Slot, Storage
-from ingot.plan.qparams import finest_for, storage_for_bias, storage_for_weight
-from ingot.plan.scale_groups import Classes
+from ingot.plan.model import Decision, Plan, QParams, QuantizationPoint
+from ingot.plan.qparams import bias_qparams, finest_for, weight_qparams
+from ingot.plan.scale_groups import DisjointSets
 from ingot.quantize.pt2e import annotate
 from ingot.targets.base import Target
 
@@ -38,7 +38,7 @@ class Training:
     program: Program
     plan: Plan
     target: Target
-    scales: dict[Slot, Any] = field(repr=False)  # slot -> the fake quantizer of its class
+    scales: dict[QuantizationPoint, Any] = field(repr=False)  # slot -> the fake quantizer of its class
 
     def __call__(self, *inputs: Any) -> Any:
         """The program on a user's batch, with every planned rounding; one output comes alone."""
@@ -54,9 +54,9 @@ class Training:
         learned: dict[int, Tensor] = {}
         for name, parameter in self.model.named_parameters(remove_duplicate=False):  # tied weights have two names
             _put(module, name, learned.setdefault(id(parameter), parameter.detach().clone()))
-        program = replace(self.program, module=module, reference=copy.deepcopy(module), legal_for=self.target.name)
+        program = replace(self.program, module=module, reference=copy.deepcopy(module), rewritten_for=self.target.name)
         decisions = tuple(_learned(self.plan, module, self.scales, self.target))
-        return program, replace(self.plan, decisions=decisions, fingerprint=program.fingerprint, shifts={})
+        return program, replace(self.plan, decisions=decisions, fingerprint=program.fingerprint, bias_corrections={})
 
 
 def prepare(program: Program, plan: Plan, target: Target) -> Training:
@@ -100,35 +100,35 @@ def _put(module: nn.Module, path: str, value: Tensor) -> None:
         owner.register_buffer(name, value)
 
 
-def _quantizers(plan: Plan, module: GraphModule) -> dict[Slot, Any]:
+def _quantizers(plan: Plan, module: GraphModule) -> dict[QuantizationPoint, Any]:
     """One fake quantizer for each class of activations, starting from the planned range."""
-    classes, made, nodes = _classes(plan, module), dict[Slot, Any](), _by_name(module)
+    classes, made, nodes = _classes(plan, module), dict[QuantizationPoint, Any](), _by_name(module)
     for d in plan:
-        if d.storage is not None and d.storage.axis is None and not _is_constant(d, nodes):
-            root = classes.find(d.slot)
+        if d.qparams is not None and d.qparams.axis is None and not _is_constant(d, nodes):
+            root = classes.find(d.point)
             if root not in made:
-                made[root] = _activation(d.storage)
+                made[root] = _activation(d.qparams)
             if d.fixed:
                 made[root].disable_observer()
-            made[d.slot] = made[root]
+            made[d.point] = made[root]
     return made
 
 
 def _is_constant(d: Decision, nodes: dict[str, Node]) -> bool:
     """A weight or a bias: it has its numbers at hand."""
-    return bool(d.slot.operand) and weight_axis(nodes[d.slot.node]) is not None
+    return bool(d.point.operand) and weight_axis(nodes[d.point.node]) is not None
 
 
-def _classes(plan: Plan, module: GraphModule) -> Classes[Slot]:
+def _classes(plan: Plan, module: GraphModule) -> DisjointSets[QuantizationPoint]:
     """Read off the plan: a slot that is stored as what it reads, or as what an op only carries on, is one with it."""
-    classes: Classes[Slot] = Classes()
+    classes: DisjointSets[QuantizationPoint] = DisjointSets()
     nodes = _by_name(module)
-    classes.add(d.slot for d in plan if d.storage is not None)
-    for d in (d for d in plan if d.storage is not None and d.slot.operand is not None):
-        carries = _carries(nodes[d.slot.node], d.slot.operand or 0)
-        for other in (Slot(str(d.reads)), *([Slot(d.slot.node)] if carries else [])):
-            if plan.storage(other.node) == d.storage:
-                classes.union(d.slot, other)
+    classes.add(d.point for d in plan if d.qparams is not None)
+    for d in (d for d in plan if d.qparams is not None and d.point.operand is not None):
+        carries = _carries(nodes[d.point.node], d.point.operand or 0)
+        for other in (QuantizationPoint(str(d.reads)), *([QuantizationPoint(d.point.node)] if carries else [])):
+            if plan.qparams(other.node) == d.qparams:
+                classes.union(d.point, other)
     return classes
 
 
@@ -140,7 +140,7 @@ def _by_name(module: GraphModule) -> dict[str, Node]:
     return {n.name: n for n in module.graph.nodes}
 
 
-def _activation(storage: Storage) -> Any:
+def _activation(storage: QParams) -> Any:
     from torchao.quantization.pt2e.fake_quantize import FakeQuantize
 
     kind = torch.per_tensor_symmetric if storage.dtype == "int16" else torch.per_tensor_affine
@@ -189,7 +189,7 @@ class _Given:
         return self.module
 
 
-def _spec(slot: Slot, storage: Storage, quantizers: dict[Slot, Any]) -> Any:
+def _spec(slot: QuantizationPoint, storage: QParams, quantizers: dict[QuantizationPoint, Any]) -> Any:
     from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
     dtype, low, high = getattr(torch, storage.dtype), storage.qmin, storage.qmax
@@ -200,11 +200,11 @@ def _spec(slot: Slot, storage: Storage, quantizers: dict[Slot, Any]) -> Any:
     return QuantizationSpec(dtype, _of_weight(storage), low, high, _scheme(storage), storage.axis)
 
 
-def _scheme(storage: Storage) -> Any:
+def _scheme(storage: QParams) -> Any:
     return torch.per_tensor_symmetric if storage.axis is None else torch.per_channel_symmetric
 
 
-def _of_weight(storage: Storage) -> Any:
+def _of_weight(storage: QParams) -> Any:
     """Its scale is that of the weight as it is at each step."""
     from torchao.quantization.pt2e.fake_quantize import FakeQuantize
     from torchao.quantization.pt2e.observer import MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver
@@ -216,32 +216,36 @@ def _of_weight(storage: Storage) -> Any:
     )
 
 
-def _learned(plan: Plan, module: GraphModule, scales: dict[Slot, Any], target: Target) -> Iterator[Decision]:
+def _learned(
+    plan: Plan, module: GraphModule, scales: dict[QuantizationPoint, Any], target: Target
+) -> Iterator[Decision]:
     """The decisions with what training left: ranges of the classes, scales of the new weights, biases from both."""
-    fixed = {d.slot for d in plan if d.fixed}
+    fixed = {d.point for d in plan if d.fixed}
     nodes, now = _by_name(module), {slot: _storage_now(s, slot in fixed) for slot, s in scales.items()}
     for d in plan:
-        if d.storage is None or d.fixed:
+        if d.qparams is None or d.fixed:
             yield d
-        elif d.slot in scales:
-            yield replace(d, storage=now[d.slot](d.storage), because=(*d.because, "range as training left it"))
+        elif d.point in scales:
+            yield replace(d, qparams=now[d.point](d.qparams), because=(*d.because, "range as training left it"))
         else:
-            yield replace(d, storage=_of_constant(d, nodes[d.slot.node], plan, now, target))
+            yield replace(d, qparams=_of_constant(d, nodes[d.point.node], plan, now, target))
 
 
 def _storage_now(quantizer: Any, fixed: bool) -> Any:
     scale, zero = quantizer.calculate_qparams()
 
-    def stored(before: Storage) -> Storage:
+    def stored(before: QParams) -> QParams:
         return before if fixed else replace(before, scale=float(scale[0]), zero_point=int(zero[0]))
 
     return stored
 
 
-def _of_constant(d: Decision, node: Node, plan: Plan, now: dict[Slot, Any], target: Target) -> Storage:
-    slot = Slot(node.name, 0) if plan.storage(node.name, 0) else Slot(operands(node)[0].name, 0)
-    x = now[slot](plan.storage(slot.node, 0))
+def _of_constant(d: Decision, node: Node, plan: Plan, now: dict[QuantizationPoint, Any], target: Target) -> QParams:
+    slot = (
+        QuantizationPoint(node.name, 0) if plan.qparams(node.name, 0) else QuantizationPoint(operands(node)[0].name, 0)
+    )
+    x = now[slot](plan.qparams(slot.node, 0))
     weight, bias = (constant_of(n) for n in (*operands(node)[1:3], node)[:2])
     assert weight is not None
-    storage = storage_for_weight(weight, target.numerics.weight, target.kernels.weight_axis(node), finest_for(bias, x))
-    return storage if d.slot.operand == 1 else storage_for_bias(x, storage)
+    storage = weight_qparams(weight, target.numerics.weight, target.kernels.weight_axis(node), finest_for(bias, x))
+    return storage if d.point.operand == 1 else bias_qparams(x, storage)

@@ -1,4 +1,4 @@
-"""Storage that uses fewer numbers than its type holds: integer kernels know the type's limits only.
+"""QParams that uses fewer numbers than its type holds: integer kernels know the type's limits only.
 
 An int8 convolution that stores snorm8 gives -128 where the plan says -127, and a texture reads the two as the same.
 """
@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.capture.op_semantics import Kind, effect_of, operands
 from ingot.core.fx import constant_of, inherited_meta, is_call
-from ingot.plan.model import Plan, Storage
+from ingot.plan.model import Plan, QParams
 
 Numbers = tuple[Any, ...]  # of a rounding: scale, zero point, lowest, highest, type
 
@@ -25,7 +25,7 @@ def cut_off(quantized: GraphModule, plan: Plan, module: GraphModule, owned: Call
     Not where the numbers were in that range before and are only moved, nor where an op cannot leave it; and another
     backend quantizes what it gives by itself, and is given the range. `module` is what was quantized.
     """
-    wanted = {_numbers(d.storage) for d in plan if d.fixed and d.storage is not None and _is_cut(d.storage)}
+    wanted = {_numbers(d.qparams) for d in plan if d.fixed and d.qparams is not None and _is_cut(d.qparams)}
     ops = {n.name: n for n in module.graph.nodes}
     for node in [n for n in quantized.graph.nodes if is_call(n, "quantize_per_tensor") and n.args[1:6] in wanted]:
         source = node.all_input_nodes[0]
@@ -41,11 +41,11 @@ def _only_moves(source: Node, quantize: Node, ops: dict[str, Node]) -> bool:
     return op is not None and effect_of(op, constant_of).kind in (Kind.MOVES, Kind.SELECTS)
 
 
-def _numbers(s: Storage) -> Numbers:
+def _numbers(s: QParams) -> Numbers:
     return s.scale, s.zero_point, s.qmin, s.qmax, getattr(torch, s.dtype)
 
 
-def _is_cut(s: Storage) -> bool:
+def _is_cut(s: QParams) -> bool:
     limits = torch.iinfo(getattr(torch, s.dtype))
     return s.axis is None and (s.qmin, s.qmax) != (limits.min, limits.max)
 

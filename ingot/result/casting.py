@@ -9,8 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ingot.core.artefact import Boundary, Check, Delegate, HostOp
-from ingot.core.atomic_file import whole_file
+from ingot.core.artefact import Check, Delegate, HostOp, ProgramIO
+from ingot.core.atomic_file import atomic_write
 
 if TYPE_CHECKING:
     from ingot.plan.model import Plan
@@ -25,7 +25,7 @@ class Casting:
     pte: bytes
     delegates: tuple[Delegate, ...]
     host_ops: tuple[HostOp, ...]
-    io: Boundary
+    io: ProgramIO
     plan: Plan
     check: Check | None = None
     timings: dict[str, float] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Casting:
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the program; the file appears whole or not at all."""
-        with whole_file(path) as f:
+        with atomic_write(path) as f:
             f.write(self.pte)
         return Path(path)
 
@@ -57,7 +57,7 @@ class Casting:
         from ingot.result.report.facts import facts_of
         from ingot.result.report.html import page
 
-        with whole_file(path) as f:
+        with atomic_write(path) as f:
             f.write(page(facts_of(self)).encode())
         return Path(path)
 

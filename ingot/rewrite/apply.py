@@ -14,10 +14,10 @@ from ingot.capture.canonicalize.passes import check_same, outputs, settle
 from ingot.capture.export import Program
 from ingot.config.recipe import Recipe
 from ingot.core.fx import copied
-from ingot.core.host_memory import unsearched
+from ingot.core.host_memory import gc_paused
 from ingot.errors import CaptureError, InputError, nearest
 from ingot.patches.retrace import uncompiled
-from ingot.rewrite.fragmentation import Islands, islands
+from ingot.rewrite.fragmentation import Fragmentation, fragmentation
 from ingot.rewrite.rule import Rule
 from ingot.targets.base import Target
 
@@ -25,33 +25,33 @@ Ask = Callable[[Node], Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Legal:
+class Rewritten:
     """The program as a target will see it, and which rules made it so."""
 
     program: Program
     rewrites: tuple[str, ...]
 
 
-def legalized(program: Program, target: Target, recipe: Recipe) -> Legal:
+def rewrite_for(program: Program, target: Target, recipe: Recipe) -> Rewritten:
     """The program rewritten for `target`; the same arguments give the same object."""
-    if program.legal_for == target.name:
-        return Legal(program, ())
+    if program.rewritten_for == target.name:
+        return Rewritten(program, ())
     ask = target.kernels.ability if target.kernels.cheap_to_query else None
     return _legalized(program, target.name, recipe.without_rules, tuple(target.lowering.rules()), ask)
 
 
 @lru_cache(maxsize=4)
-@unsearched()
+@gc_paused()
 def _legalized(
     program: Program, _target: str, without: tuple[str, ...], rules: tuple[Rule, ...], ask: Ask | None
-) -> Legal:
+) -> Rewritten:
     for name in without:
         if name not in {r.name for r in rules}:
             raise InputError(f"no rewriting rule '{name}'", hint=nearest(name, [r.name for r in rules]))
     with uncompiled():
         found = _searched(program, [r for r in rules if r.name not in without], ask)
     found.module.recompile()
-    return Legal(replace(program, module=found.module), found.rewrites)
+    return Rewritten(replace(program, module=found.module), found.rewrites)
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class _State:
     """How far the search is: the graph, what it still leaves to the host, and the rules that made it so."""
 
     module: GraphModule
-    left: Islands
+    left: Fragmentation
     rewrites: tuple[str, ...] = ()
     spare: GraphModule | None = None  # a copy for the next rule, where the one before found nothing in it
 
@@ -97,8 +97,8 @@ def _after(rule: Rule, now: _State, inputs: Inputs, wanted: list[torch.Tensor], 
     return _State(module, left, (*now.rewrites, *places, f"{rule.name}: {saved}"))
 
 
-def _left(module: GraphModule, ask: Ask | None) -> Islands:
-    return islands(module, ask) if ask else Islands(0, 0)
+def _left(module: GraphModule, ask: Ask | None) -> Fragmentation:
+    return fragmentation(module, ask) if ask else Fragmentation(0, 0)
 
 
 def _compared(

@@ -14,8 +14,8 @@ from torch.fx import GraphModule
 from ingot.calibrate.statistics import Ranges
 from ingot.capture.export import Program, restore_state
 from ingot.config.recipe import Recipe
-from ingot.core.artefact import Boundary, Check, Delegate, HostOp, OutputCheck
-from ingot.core.batched import in_step, writes
+from ingot.core.artefact import Check, Delegate, HostOp, OutputCheck, ProgramIO
+from ingot.core.batched import run_batched, writes
 from ingot.errors import InputError
 from ingot.quantize.io import decode, encode
 from ingot.targets.base import Target
@@ -38,7 +38,7 @@ class Evidence:
     quantized: GraphModule
     target: Target
     recipe: Recipe
-    io: Boundary
+    io: ProgramIO
     delegates: tuple[Delegate, ...] = ()
     method: str = "forward"
     host_ops: tuple[HostOp, ...] = ()
@@ -80,7 +80,7 @@ def run_graph(
 ) -> list[list[torch.Tensor]]:
     """The graph in eager torch, the batches in sequence from the initial state."""
     if not state and not writes(module):
-        return [tensors_of(o) for o in in_step(module, batches)]
+        return [tensors_of(o) for o in run_batched(module, batches)]
     restore_state(module, state)
     with torch.no_grad():
         results = [[t.clone() for t in tensors_of(module(*batch))] for batch in batches]  # a buffer may be returned

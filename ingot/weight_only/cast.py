@@ -10,12 +10,12 @@ import torch
 
 from ingot.capture.export import Program
 from ingot.config.recipe import recipe_from
-from ingot.core.host_memory import give_back
+from ingot.core.host_memory import trim_heap
 from ingot.core.progress import Silent, Steps
 from ingot.plan.solve import unquantized
 from ingot.result.assemble import lowered, verified
 from ingot.result.casting import Casting
-from ingot.rewrite.apply import legalized
+from ingot.rewrite.apply import rewrite_for
 from ingot.targets.registry import find_target
 from ingot.verify.check import Evidence
 from ingot.weight_only.hessian import Moments
@@ -44,22 +44,22 @@ def cast_weights(
     backend = find_target(target, settings.options, settings.beside)
     asked = settled(asked, backend)
     refuse_storage(settings)
-    form = legalized(program, backend, settings)
+    form = rewrite_for(program, backend, settings)
     with steps("quantize"):
         chosen = chosen_weights(form.program.module, asked, batches, seen, backend.weight_only.fused_norm_gains)
-        give_back()
-        parts = {n: legalized(p, backend, settings).program for n, (p, _) in (others or {}).items()}
+        trim_heap()
+        parts = {n: rewrite_for(p, backend, settings).program for n, (p, _) in (others or {}).items()}
         methods = {n: (p, chosen.applied(p.module)) for n, p in parts.items()}
         quantized, layers, notes = chosen.applied(form.program.module), chosen.layers, chosen.notes
         del chosen  # a table's numbers are packed by now
     facts = (form.program.module, backend, form.program.fingerprint, form.rewrites)
     made = planned(unquantized(*facts, "only weights are quantized"), layers, asked, notes)
     made = replace(made, settings={**settings.remembered, "weights": asked.scheme})
-    give_back()
+    trim_heap()
     casting = lowered(program, form.program, quantized, made, backend, settings, steps, methods, in_double=False)
     done = verified(replace(casting, layers=layers), batches or [program.example_inputs], steps, on_mismatch)
     for name, evidence in casting.evidence.others.items():
-        give_back()
+        trim_heap()
         done = _with_method(done, evidence, (others or {})[name][1], steps, on_mismatch)
     return done
 

@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 
 from ingot.core.fx import copied, now_another
 from ingot.errors import PlanError
-from ingot.plan.model import Decision, Plan, Slot
+from ingot.plan.model import Decision, Plan, QuantizationPoint
 from ingot.weight_only.bit_allocation import narrow, widened
 from ingot.weight_only.gptq import Rounded
 from ingot.weight_only.hessian import Moments, Read, by_layer, moments_of
@@ -109,5 +109,9 @@ def _decision(layer: Layer, weights: Weights) -> Decision:
     groups = f"groups of {layer.group}" if layer.group < layer.width else "one scale a row"
     rule = f"weight: {layer.bits} bits, {groups}, {layer.bytes:,} bytes; dequantized to the type that is computed in"
     return Decision(
-        Slot(layer.name, 0 if layer.kind == "embedding" else 1), None, rule, source=layer.source, op=layer.kind
+        QuantizationPoint(layer.name, 0 if layer.kind == "embedding" else 1),
+        None,
+        rule,
+        source=layer.source,
+        op=layer.kind,
     )

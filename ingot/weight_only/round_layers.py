@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from ingot.core.host_memory import ROWS, leave_on_shelf
+from ingot.core.host_memory import ROWS, evict_pages
 from ingot.weight_only.bit_allocation import noise
 from ingot.weight_only.gptq import Rounded, gptq, hqq, minmax, nearest
 from ingot.weight_only.hessian import Read
@@ -59,7 +59,7 @@ class Rounding:
         """What they read: of a whole model that is as large as half of it."""
         for layer in layers:
             self.read.pop(layer.name, None)
-        leave_on_shelf()
+        evict_pages()
 
     def _key(self, layer: Layer) -> Any:
         return weight_of(self._nodes[layer.name]).data_ptr(), layer.bits, layer.group, self._change(layer).key
@@ -105,7 +105,7 @@ class Rounding:
         for alike in self._together(n for n in layers if n.name not in self.known):
             moments = self._moments(alike[0])
             found |= {n.name: noise(self._weight(n, _some(n)), n, moments) for n in alike}
-            leave_on_shelf()
+            evict_pages()
         return found
 
 

@@ -104,13 +104,13 @@ def test_permuting_a_cat_permutes_the_plan(order: tuple[int, ...]) -> None:
         return ingot.plan(program, ingot.record(program, batches), "xnnpack")
 
     straight, permuted = plan((0, 1, 2)), plan(order)
-    same = [d for d in straight if not d.slot.node.startswith("cat") or d.slot.operand is None]
+    same = [d for d in straight if not d.point.node.startswith("cat") or d.point.operand is None]
     names = {f"permute{_suffix(order.index(i))}": f"permute{_suffix(i)}" for i in range(3)}
-    renamed = {names.get(d.slot.node, d.slot.node): d for d in permuted if d.slot.operand is None}
-    assert all(renamed[d.slot.node].storage == d.storage for d in same if d.slot.operand is None)
-    assert straight.storage("cat") == permuted.storage("cat")
+    renamed = {names.get(d.point.node, d.point.node): d for d in permuted if d.point.operand is None}
+    assert all(renamed[d.point.node].qparams == d.qparams for d in same if d.point.operand is None)
+    assert straight.qparams("cat") == permuted.qparams("cat")
     for position, i in enumerate(order):
-        assert permuted.storage("cat", position) == straight.storage("cat", i)
+        assert permuted.qparams("cat", position) == straight.qparams("cat", i)
 
 
 def _suffix(i: int) -> str:

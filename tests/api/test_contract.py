@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 import ingot
-from ingot.core.artefact import Boundary, Check, Delegate, HostOp, OutputCheck, TensorInfo
+from ingot.core.artefact import Check, Delegate, HostOp, OutputCheck, ProgramIO, TensorInfo
 from ingot.result.casting import Casting
 
 
@@ -30,7 +30,7 @@ def test_data() -> None:
     assert fields(Casting) >= {"pte", "delegates", "host_ops", "io", "plan", "check", "timings"}
     assert fields(Delegate) >= {"backend", "ops", "inputs", "outputs"}
     assert fields(HostOp) == {"op", "name", "source", "reason", "hint"}
-    assert fields(Boundary) == {"inputs", "outputs"}
+    assert fields(ProgramIO) == {"inputs", "outputs"}
     assert fields(TensorInfo) == {"name", "dtype", "shape", "layout", "scale", "zero_point", "qmin", "qmax"}
     assert fields(Check) >= {"executed_on", "outputs", "passed", "culprit"}
     assert fields(OutputCheck) >= {"sqnr_db", "max_abs_error"}
@@ -42,7 +42,7 @@ def test_data() -> None:
 
 def test_the_boundary_as_json() -> None:
     x = TensorInfo("x", "int8", (1, "n"), "channels_last", 1 / 127, 0, -127, 127)
-    data = json.loads(Boundary((x,), (TensorInfo("y", "float32", (1,)),)).to_json())
+    data = json.loads(ProgramIO((x,), (TensorInfo("y", "float32", (1,)),)).to_json())
     assert TensorInfo(**{**data["inputs"][0], "shape": tuple(data["inputs"][0]["shape"])}) == x
     assert data["outputs"][0]["scale"] is None
 

@@ -71,7 +71,7 @@ def one_line_of_a_recipe(cast: list[str], capsys: pytest.CaptureFixture[str]) ->
     assert "2 delegates" in said
     assert "it is planned in float, which EthosUBackend does not run" in said
     assert main(["why", "split/", "erf"]) == 0
-    assert "demanded by the recipe: op erf" in capsys.readouterr().out
+    assert "user_constraints_of by the recipe: op erf" in capsys.readouterr().out
     assert main([*cast, "whole/", "--recipe", "one-line.toml"]) == 0
     assert "1 delegate, 0 host ops" in capsys.readouterr().out
     assert main(["diff", "split/", "whole/"]) == 0
@@ -96,8 +96,8 @@ def test_hardware_to_recipe() -> None:
     names = run_blocks("hardware-to-recipe.md")
     assert names["casting"].io.inputs[0].dtype == "int8"
     assert [len(names[n].delegates) for n in ("casting", "wide", "mixed")] == [1, 1, 1]
-    assert names["wide"].plan.storage("conv2d_1").dtype == "int16"
-    assert names["mixed"].plan.storage("conv2d_1") is None
+    assert names["wide"].plan.qparams("conv2d_1").dtype == "int16"
+    assert names["mixed"].plan.qparams("conv2d_1") is None
 
 
 def test_troubleshooting() -> None:

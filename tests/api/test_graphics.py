@@ -121,11 +121,11 @@ def test_the_sampler_reads_snorm8_and_snorm16(cast: ingot.Casting) -> None:
     sampler = cast.delegates[1]
     assert [(i.dtype, i.layout) for i in sampler.inputs] == [("int8", "channels_last"), ("int16", "contiguous")]
     assert [(o.dtype, o.layout) for o in sampler.outputs] == [("int8", "channels_last")]
-    node = next(d.slot.node for d in cast.plan if d.op.startswith("aten.grid_sampler"))
-    assert cast.plan.storage(node, 1).scale == pytest.approx(1 / 32767)
+    node = next(d.point.node for d in cast.plan if d.op.startswith("aten.grid_sampler"))
+    assert cast.plan.qparams(node, 1).scale == pytest.approx(1 / 32767)
     grid = [d for d in cast.plan if d.op.startswith(("aten.permute", "aten.add"))]
     assert grid
-    assert all(d.storage is None for d in grid)
+    assert all(d.qparams is None for d in grid)
 
 
 def test_it_is_near_the_float_model(cast: ingot.Casting) -> None:
@@ -233,8 +233,8 @@ def test_a_producer_of_both_stays_in_the_precision_of_the_image_path() -> None:
     batches = [(torch.randn(1, 3, 16, 16),) for _ in range(4)]
     recipe = {"beside": ["sampler"], "scopes": [{"feeds": "grid_sampler*:1", "precision": "float"}]}
     casting = ingot.cast(Shared("shared"), batches[0], target="vgf", calibration=batches, recipe=recipe | HERE)
-    assert casting.plan.storage("conv2d") is not None or casting.plan.storage("tanh") is not None
-    assert casting.plan.storage("conv2d_1") is casting.plan.storage("sigmoid") is None
+    assert casting.plan.qparams("conv2d") is not None or casting.plan.qparams("tanh") is not None
+    assert casting.plan.qparams("conv2d_1") is casting.plan.qparams("sigmoid") is None
     assert casting.host_ops == ()
 
 
@@ -361,7 +361,7 @@ def test_a_float_export(target: str) -> None:
     casting = plain(target, quantize=False)
     assert len(casting.delegates) == 1
     assert casting.check.outputs[0].sqnr_db > 100
-    assert all(d.storage is None for d in casting.plan)
+    assert all(d.qparams is None for d in casting.plan)
 
 
 def test_no_float_export_for_an_npu() -> None:

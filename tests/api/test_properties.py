@@ -20,9 +20,9 @@ from ingot.capture.op_semantics import Kind, effect_of, operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.config.recipe import Recipe
 from ingot.core.fx import calls, constant_of, is_float
-from ingot.plan.model import Plan, Storage
+from ingot.plan.model import Plan, QParams
 from ingot.quantize.pt2e import quantize
-from ingot.rewrite.apply import legalized
+from ingot.rewrite.apply import rewrite_for
 from ingot.targets.registry import find_target
 from tests.support.graphs import Drawn, Net, batches_of, programs, reordered
 
@@ -69,7 +69,7 @@ def planned(drawn: Drawn) -> tuple[ingot.Program, ingot.Ranges, Plan]:
 
 
 def legal_form(program: ingot.Program) -> GraphModule:
-    return legalized(program, XNNPACK, Recipe()).program.module
+    return rewrite_for(program, XNNPACK, Recipe()).program.module
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -101,11 +101,11 @@ def check_plan(drawn: Drawn, random: Any) -> tuple[ingot.Program, Plan]:
 
 def check_movers(form: GraphModule, plan: Plan) -> None:
     for node in calls(form):
-        stored = plan.storage(node.name)
+        stored = plan.qparams(node.name)
         if stored is not None and is_float(node) and weight_axis(node) is None:
             effect = effect_of(node, constant_of)
             for i in effect.carriers if effect.kind is Kind.MOVES else ():
-                assert plan.storage(node.name, i) == stored, f"{node.name} moves numbers from one scale to another"
+                assert plan.qparams(node.name, i) == stored, f"{node.name} moves numbers from one scale to another"
 
 
 # ---- e: what is created has no scale of its own ----
@@ -113,7 +113,7 @@ def check_movers(form: GraphModule, plan: Plan) -> None:
 
 def check_creators(form: GraphModule, plan: Plan) -> None:
     for node in calls(form):
-        if plan.storage(node.name) is not None:
+        if plan.qparams(node.name) is not None:
             assert effect_of(node, constant_of).kind is not Kind.CREATES, f"{node.name} creates, and is annotated"
 
 
@@ -138,12 +138,12 @@ def is_dequantize(node: Node) -> bool:
 def check_replay(form: GraphModule, made: GraphModule, plan: Plan) -> None:
     found = {n.name: n for n in made.graph.nodes}
     for node in calls(form):
-        check_made(found[node.name], plan.storage(node.name))
+        check_made(found[node.name], plan.qparams(node.name))
         for i, (before, now) in enumerate(zip(operands(node), operands(found[node.name]), strict=True)):
-            check_read(before, now, plan.storage(node.name, i), plan.storage(before.name))
+            check_read(before, now, plan.qparams(node.name, i), plan.qparams(before.name))
 
 
-def check_made(node: Node, planned: Storage | None) -> None:
+def check_made(node: Node, planned: QParams | None) -> None:
     """Whoever reads what is stored reads it through one rounding, with the planned numbers."""
     readers = [u for u in node.users if is_quantize(u)]
     if planned is None:
@@ -152,7 +152,7 @@ def check_made(node: Node, planned: Storage | None) -> None:
     assert {numbers_of(r) for r in readers} == {numbers_in(planned)}, f"{node.name} is rounded in another way"
 
 
-def check_read(before: Node, now: Node, planned: Storage | None, stored: Storage | None) -> None:
+def check_read(before: Node, now: Node, planned: QParams | None, stored: QParams | None) -> None:
     """An operand is dequantized as planned; one without a plan of its own, as it was stored; or else it is float."""
     wanted = planned or stored
     if wanted is None:
@@ -165,7 +165,7 @@ def check_read(before: Node, now: Node, planned: Storage | None, stored: Storage
         check_pair(operands(now)[0], wanted)
 
 
-def check_pair(source: Node, wanted: Storage) -> None:
+def check_pair(source: Node, wanted: QParams) -> None:
     """What is dequantized was quantized by the same numbers: by an op, or once and for all in a constant."""
     if is_quantize(source):
         assert numbers_of(source) == numbers_in(wanted)
@@ -177,7 +177,7 @@ def check_pair(source: Node, wanted: Storage) -> None:
         assert int(constant.max()) <= wanted.qmax
 
 
-def check_on_grid(bias: Node, wanted: Storage) -> None:
+def check_on_grid(bias: Node, wanted: QParams) -> None:
     """A bias stays a float constant, at whole steps of the accumulator."""
     constant = constant_of(bias)
     assert constant is not None
@@ -194,7 +194,7 @@ def numbers_of(node: Node) -> tuple[Any, ...]:
     return (scale,), (zero,), None, low, high, str(dtype)
 
 
-def numbers_in(s: Storage) -> tuple[Any, ...]:
+def numbers_in(s: QParams) -> tuple[Any, ...]:
     several = s.axis is not None
     return *((s.scale, s.zero_point) if several else ((s.scale,), (s.zero_point,))), s.axis, s.qmin, s.qmax, f"torch.{s.dtype}"  # fmt: skip
 
@@ -220,9 +220,9 @@ def check_order(drawn: Drawn, random: Any) -> None:
     pairs = list(zip(calls(legal_form(one[0])), calls(legal_form(other[0])), strict=True))
     assert [(a.name, a.target) for a, _ in pairs] == [(b.name, b.target) for _, b in pairs]
     for a, b in pairs:
-        same_storage(one[2].storage(a.name), other[2].storage(b.name), a.name)
+        same_storage(one[2].qparams(a.name), other[2].qparams(b.name), a.name)
         for i, j in matched(a, b):
-            same_storage(one[2].storage(a.name, i), other[2].storage(b.name, j), f"{a.name}[{i}]")
+            same_storage(one[2].qparams(a.name, i), other[2].qparams(b.name, j), f"{a.name}[{i}]")
 
 
 def matched(a: Node, b: Node) -> Iterator[tuple[int, int]]:
@@ -234,7 +234,7 @@ def matched(a: Node, b: Node) -> Iterator[tuple[int, int]]:
         yield i, places[0]
 
 
-def same_storage(a: Storage | None, b: Storage | None, where: str) -> None:
+def same_storage(a: QParams | None, b: QParams | None, where: str) -> None:
     """Equal, but for what the last bits of a sum in another order do to a range."""
     assert (a is None) == (b is None), where
     if a is not None and b is not None:
@@ -243,11 +243,11 @@ def same_storage(a: Storage | None, b: Storage | None, where: str) -> None:
         assert max(abs(x - y) for x, y in zip(zeros(a), zeros(b), strict=True)) <= 1, where
 
 
-def scales(s: Storage) -> tuple[float, ...]:
+def scales(s: QParams) -> tuple[float, ...]:
     return s.scale if isinstance(s.scale, tuple) else (s.scale,)
 
 
-def zeros(s: Storage) -> tuple[int, ...]:
+def zeros(s: QParams) -> tuple[int, ...]:
     return s.zero_point if isinstance(s.zero_point, tuple) else (s.zero_point,)
 
 
@@ -262,8 +262,8 @@ def check_names(program: ingot.Program, ranges: ingot.Ranges, plan: Plan, random
     assert [a.target for a, _ in pairs if a.op == "call_function"] == [
         b.target for _, b in pairs if b.op == "call_function"
     ]
-    assert {(names[d.slot.node], d.slot.operand): (d.storage, names.get(d.reads)) for d in plan} == {
-        (d.slot.node, d.slot.operand): (d.storage, d.reads) for d in other
+    assert {(names[d.point.node], d.point.operand): (d.qparams, names.get(d.reads)) for d in plan} == {
+        (d.point.node, d.point.operand): (d.qparams, d.reads) for d in other
     }
 
 

@@ -186,7 +186,9 @@ def test_a_damaged_file_is_refused(ranges: Ranges, tmp_path: Path, damage: dict[
 
 def test_merging_is_recording_all_at_once(net: torch.fx.GraphModule, ranges: Ranges) -> None:
     one, two = (record_module(net, part, fingerprint="f") for part in (BATCHES[:1], BATCHES[1:]))
-    assert replace(one.merge(two), gains={}) == replace(ranges, gains={})  # gains come of the first batches of each
+    assert replace(one.merge(two), sensitivity={}) == replace(
+        ranges, sensitivity={}
+    )  # gains come of the first batches of each
     with pytest.raises(InputError, match="different programs"):
         one.merge(replace(two, fingerprint="g"))
 

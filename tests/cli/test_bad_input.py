@@ -15,7 +15,7 @@ from torch import nn
 
 import ingot
 from ingot.config.recipe import Recipe
-from ingot.core.artefact import Boundary, TensorInfo
+from ingot.core.artefact import ProgramIO, TensorInfo
 from ingot.result.casting import Casting
 from ingot.targets.registry import find_target
 from ingot.verify.check import Evidence
@@ -178,7 +178,7 @@ def without(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
 def lowered(pte: bytes) -> Casting:
     """A casting that can be verified, without the seconds that lowering takes."""
     program = ingot.capture(net(), (X,))
-    io = Boundary((TensorInfo("x", "float32", tuple(X.shape)),), (TensorInfo("y", "float32", ()),))
+    io = ProgramIO((TensorInfo("x", "float32", tuple(X.shape)),), (TensorInfo("y", "float32", ()),))
     evidence = Evidence(program, program.module, find_target("xnnpack"), Recipe(), io)
     return Casting("xnnpack", pte, (), (), io, ingot.Plan("xnnpack", "f00", ()), evidence=evidence)
 

@@ -16,10 +16,10 @@ import pytest
 
 from ingot import api
 from ingot.cli import demo, main
-from ingot.core.artefact import Boundary, Check, Delegate, HostOp, OutputCheck, TensorInfo
+from ingot.core.artefact import Check, Delegate, HostOp, OutputCheck, ProgramIO, TensorInfo
 from ingot.core.progress import STEPS, Progress, Silent
 from ingot.errors import ArtefactError, LowerError, MismatchError, TargetError
-from ingot.plan.model import Decision, Plan, Slot, Storage
+from ingot.plan.model import Decision, Plan, QParams, QuantizationPoint
 from ingot.result.casting import Casting
 from tests.cli.test_bad_input import lowered, on_a_full_disk, without
 
@@ -40,7 +40,11 @@ BAD = OutputCheck("linear", float("-inf"), float("inf"), float("nan"), 3.0, "dea
 
 def plan(scale: float = 0.5) -> Plan:
     made = Decision(
-        Slot("conv2d"), Storage("int8", scale, 0, -128, 127), "measured", ("range -1..1",), source="net.py:8"
+        QuantizationPoint("conv2d"),
+        QParams("int8", scale, 0, -128, 127),
+        "measured",
+        ("range -1..1",),
+        source="net.py:8",
     )
     return Plan("xnnpack", "f00", (made,))
 
@@ -49,7 +53,7 @@ def casting(target: str = "xnnpack", passed: bool = True) -> Casting:
     check = Check("the host", 2, (FINE if passed else BAD,), passed, None if passed else "conv2d")
     host = HostOp("aten.roll", "roll", "net.py:9", "no kernel for <roll>", "use slices & cat")
     pieces = (Delegate("XnnpackBackend", 4, (X,), (X,)),)
-    return Casting(target, b"PTE", pieces, (host,), Boundary((X,), (X,)), plan(), check, {"lower": 1.5}, ("a note",))
+    return Casting(target, b"PTE", pieces, (host,), ProgramIO((X,), (X,)), plan(), check, {"lower": 1.5}, ("a note",))
 
 
 @pytest.fixture

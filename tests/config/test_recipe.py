@@ -1,4 +1,4 @@
-"""Demands of the user: scopes, pins at ops and at the boundary, range methods; refused in words where impossible."""
+"""UserConstraints of the user: scopes, pins at ops and at the boundary, range methods; refused in words where impossible."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ingot.calibrate.statistics import Ranges
 from ingot.cli import main
 from ingot.config.recipe import Recipe, recipe_from
 from ingot.config.scopes import Scope, Spec
-from ingot.plan.model import Plan, Slot, Storage
+from ingot.plan.model import Plan, QParams, QuantizationPoint
 
 
 class Net(nn.Module):
@@ -45,9 +45,9 @@ def planned(recorded, **recipe) -> Plan:
 
 
 def precision(plan: Plan, name: str) -> str:
-    (d,) = [d for d in plan if d.slot == Slot(name)]
+    (d,) = [d for d in plan if d.point == QuantizationPoint(name)]
     fused = "one kernel" in d.rule
-    return "int8" if d.storage is not None or fused else "float"
+    return "int8" if d.qparams is not None or fused else "float"
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def precision(plan: Plan, name: str) -> str:
 def test_a_scope_is_an_op_a_type_a_path_or_a_name(recorded, scope: dict[str, str]) -> None:
     plan = planned(recorded, scopes=[{**scope, "precision": "float"}])
     assert precision(plan, "conv2d_2") == "float"
-    assert "demanded by the recipe" in plan.why("conv2d_2")
+    assert "user_constraints_of by the recipe" in plan.why("conv2d_2")
     elsewhere = "float" if {"type", "op"} & scope.keys() else "int8"
     assert precision(plan, "conv2d_1") == elsewhere
 
@@ -113,7 +113,7 @@ def test_a_type_that_the_op_does_not_run_in(recorded) -> None:
 def test_a_pin_inside_is_kept_and_runs(recorded) -> None:
     program, _ = recorded
     plan = planned(recorded, scopes=[{"name": "cat", "output": {"dtype": "int8", "scale": 0.0078125}}])
-    assert plan.storage("cat") == plan.storage("cat", 0) == Storage("int8", 0.0078125, 0, -128, 127)
+    assert plan.qparams("cat") == plan.qparams("cat", 0) == QParams("int8", 0.0078125, 0, -128, 127)
     casting = ingot.lower(program, plan)
     assert len(casting.delegates) == 1
     assert ingot.verify(casting, BATCHES).outputs[0].faithful_db > 60
@@ -135,7 +135,7 @@ def test_two_positions_of_one_value_may_differ() -> None:
     fine, coarse = {"dtype": "int8", "scale": 0.02}, {"dtype": "int8", "scale": 0.04}
     recipe = {"scopes": [{"op": "mul", "inputs": [fine, coarse]}]}
     plan = ingot.plan(program, ingot.record(program, BATCHES), "xnnpack", recipe=recipe)
-    assert plan.storage("mul", 0) != plan.storage("mul", 1)
+    assert plan.qparams("mul", 0) != plan.qparams("mul", 1)
     check = ingot.verify(ingot.lower(program, plan), BATCHES)
     assert check.passed
     assert check.outputs[0].faithful_db > 60
@@ -182,7 +182,7 @@ def test_recipes_are_refused_in_words(recorded, recipe: dict, said: str) -> None
 @pytest.mark.parametrize("method", ["minmax", "percentile", "percentile:99.9", "mse", "entropy", "auto"])
 def test_every_range_method_casts(recorded, method: str) -> None:
     plan = planned(recorded, range=method)
-    assert all(d.storage for d in plan if d.slot == Slot("add"))
+    assert all(d.qparams for d in plan if d.point == QuantizationPoint("add"))
     if method != "auto":
         assert f"range by {'min-max' if method == 'minmax' else method}" in plan.why("add")
 
@@ -190,7 +190,7 @@ def test_every_range_method_casts(recorded, method: str) -> None:
 def test_a_scope_has_its_own_range_method(recorded) -> None:
     plan = planned(recorded, range="minmax", scopes=[{"name": "add", "range": "percentile:90"}])
     assert "range by percentile:90" in plan.why("add")
-    assert plan.storage("add").scale < planned(recorded, range="minmax").storage("add").scale
+    assert plan.qparams("add").scale < planned(recorded, range="minmax").qparams("add").scale
 
 
 TOML = """
@@ -244,41 +244,41 @@ def test_an_edited_plan_is_replayed(recorded) -> None:
     program, _ = recorded
     plan = planned(recorded)
     data = json.loads(plan.to_json())
-    old = plan.storage("conv2d_2")
+    old = plan.qparams("conv2d_2")
     for d in data["decisions"]:
-        if d["slot"] == {"node": "conv2d_2", "operand": None}:
-            d["storage"]["scale"] *= 2
+        if d["point"] == {"node": "conv2d_2", "operand": None}:
+            d["qparams"]["scale"] *= 2
     edited = Plan.from_json(json.dumps(data))
     assert plan.diff(edited).startswith("conv2d_2: int8")
     casting = ingot.lower(program, edited)
-    assert casting.plan.storage("conv2d_2").scale == pytest.approx(2 * old.scale)
+    assert casting.plan.qparams("conv2d_2").scale == pytest.approx(2 * old.scale)
     assert ingot.verify(casting, BATCHES).passed
 
 
-def edited(plan: Plan, slot: Slot, **changes) -> Plan:
+def edited(plan: Plan, slot: QuantizationPoint, **changes) -> Plan:
     def change(d):
-        return dataclasses.replace(d, storage=dataclasses.replace(d.storage, **changes)) if d.slot == slot else d
+        return dataclasses.replace(d, qparams=dataclasses.replace(d.qparams, **changes)) if d.point == slot else d
 
     return dataclasses.replace(plan, decisions=tuple(map(change, plan)))
 
 
 @pytest.mark.parametrize(
-    ("slot", "changes", "said"),
+    ("point", "changes", "said"),
     [
-        (Slot("cat"), {"scale": 0.5}, "reads its operand . as"),
-        (Slot("add"), {"scale": 0.0}, "a scale is a positive number"),
-        (Slot("add"), {"zero_point": 999}, "a whole number in -128 … 127"),
-        (Slot("add"), {"dtype": "int16"}, "xnnpack stores int8 there"),
+        (QuantizationPoint("cat"), {"scale": 0.5}, "reads its operand . as"),
+        (QuantizationPoint("add"), {"scale": 0.0}, "a scale is a positive number"),
+        (QuantizationPoint("add"), {"zero_point": 999}, "a whole number in -128 … 127"),
+        (QuantizationPoint("add"), {"dtype": "int16"}, "xnnpack stores int8 there"),
     ],
 )
-def test_an_edit_that_cannot_be_is_refused(recorded, slot: Slot, changes: dict, said: str) -> None:
+def test_an_edit_that_cannot_be_is_refused(recorded, slot: QuantizationPoint, changes: dict, said: str) -> None:
     with pytest.raises(ingot.PlanError, match=said):
         ingot.lower(recorded[0], edited(planned(recorded), slot, **changes))
 
 
 def test_a_slot_that_does_not_exist_is_refused(recorded) -> None:
     plan = planned(recorded)
-    strange = dataclasses.replace(plan.decisions[-1], slot=Slot("conv2d_22"))
+    strange = dataclasses.replace(plan.decisions[-1], point=QuantizationPoint("conv2d_22"))
     with pytest.raises(ingot.PlanError, match=r"does not have.*conv2d_2"):
         ingot.lower(recorded[0], dataclasses.replace(plan, decisions=(*plan, strange)))
 
@@ -360,7 +360,7 @@ def test_one_record_serves_every_precision(recorded, monkeypatch: pytest.MonkeyP
             "float": [{"op": "*", "precision": "float"}],
         }.items()
     }
-    stored = {name: sum(d.storage is not None for d in plan) for name, plan in plans.items()}
+    stored = {name: sum(d.qparams is not None for d in plan) for name, plan in plans.items()}
     assert stored["int8"] > stored["mixed"] > stored["float"] == 0
 
 
@@ -378,25 +378,25 @@ def test_a_pin_that_cannot_take_effect_is_refused(recorded, scope: dict, said: s
 
 def test_a_pin_between_two_ops_keeps_them_apart(recorded) -> None:
     plan = planned(recorded, scopes=[{"name": "conv2d", "output": {"dtype": "int8", "scale": 0.05}}])
-    assert plan.storage("conv2d") == Storage("int8", 0.05, 0, -128, 127)
+    assert plan.qparams("conv2d") == QParams("int8", 0.05, 0, -128, 127)
 
 
 def test_the_narrower_pin_wins(recorded) -> None:
     scopes = [{"op": "conv2d", "output": "int8"}, {"name": "conv2d_2", "output": "snorm8"}]
     for order in (scopes, scopes[::-1]):
-        assert planned(recorded, scopes=order).storage("conv2d_2").qmin == -127
+        assert planned(recorded, scopes=order).qparams("conv2d_2").qmin == -127
 
 
 def test_scopes_that_agree_are_no_contradiction(recorded) -> None:
     scopes = [{"op": "add", "precision": "int8", "range": "minmax"}, {"name": "add", "precision": "int8"}]
-    assert planned(recorded, scopes=scopes).storage("add")
+    assert planned(recorded, scopes=scopes).qparams("add")
 
 
 def test_a_given_scale_that_clips_is_said_and_predicted(recorded) -> None:
     narrow = {"dtype": "int8", "scale": 0.001}
     plan = planned(recorded, inputs=[narrow])
     assert any("the rest is clipped" in n for n in plan.notes)
-    assert plan.storage("conv2d", 0) == plan.storage("x")  # nothing is left beyond it: no reader rescales
+    assert plan.qparams("conv2d", 0) == plan.qparams("x")  # nothing is left beyond it: no reader rescales
     (note,) = [n for n in plan.notes if "predicted" in n]
     assert float(note.split(": ")[1].split()[0]) < 10
 
@@ -427,26 +427,26 @@ def test_wrong_types_are_refused_in_words(recorded, recipe: dict) -> None:
 
 
 @pytest.mark.parametrize(
-    ("slot", "changes"),
+    ("point", "changes"),
     [
-        (Slot("add"), {"qmin": -200}),
-        (Slot("conv2d_2", 1), {"axis": 7}),
-        (Slot("add"), {"zero_point": -12.5}),
-        (Slot("add"), {"axis": 0, "scale": (0.1,), "zero_point": (0,)}),
+        (QuantizationPoint("add"), {"qmin": -200}),
+        (QuantizationPoint("conv2d_2", 1), {"axis": 7}),
+        (QuantizationPoint("add"), {"zero_point": -12.5}),
+        (QuantizationPoint("add"), {"axis": 0, "scale": (0.1,), "zero_point": (0,)}),
     ],
 )
-def test_more_edits_that_cannot_be(recorded, slot: Slot, changes: dict) -> None:
+def test_more_edits_that_cannot_be(recorded, slot: QuantizationPoint, changes: dict) -> None:
     with pytest.raises(ingot.PlanError, match="cannot be stored"):
         ingot.lower(recorded[0], edited(planned(recorded), slot, **changes))
 
 
 def test_biases_follow_an_edit(recorded) -> None:
     program, _ = recorded
-    plan = edited(planned(recorded), Slot("conv2d", 0), scale=0.05)
+    plan = edited(planned(recorded), QuantizationPoint("conv2d", 0), scale=0.05)
     casting = ingot.lower(program, plan)
-    weight = casting.plan.storage("conv2d", 1).scale
-    assert casting.plan.storage("conv2d", 2).scale == pytest.approx(
-        tuple(plan.storage("conv2d", 0).scale * w for w in weight)
+    weight = casting.plan.qparams("conv2d", 1).scale
+    assert casting.plan.qparams("conv2d", 2).scale == pytest.approx(
+        tuple(plan.qparams("conv2d", 0).scale * w for w in weight)
     )
 
 

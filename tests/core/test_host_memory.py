@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from ingot.core.host_memory import LARGE, give_back, leave_on_shelf, left_when_read, put_on_shelf
+from ingot.core.host_memory import LARGE, evict_after_forward, evict_pages, mmap_parameters, trim_heap
 
 SIDE = 1024  # of a square of float32: four times what is large
 
@@ -26,10 +26,10 @@ def test_weights_on_a_shelf_are_the_same_numbers_in_the_same_parameters() -> Non
     net, x = nn.Sequential(nn.Linear(SIDE, SIDE), nn.ReLU(), nn.Linear(SIDE, 8)), torch.randn(4, SIDE)
     large, small, wanted = net[0].weight, net[2].weight, net(x)
     where = large.data_ptr(), small.data_ptr()
-    put_on_shelf(net)
+    mmap_parameters(net)
     assert net[0].weight is large
     assert (large.data_ptr() != where[0], small.data_ptr() != where[1]) == (True, False)
-    leave_on_shelf()
+    evict_pages()
     assert torch.equal(net(x), wanted)
 
 
@@ -38,29 +38,29 @@ def test_tied_weights_stay_tied() -> None:
     net["head"].weight = net["table"].weight
     net["other"] = nn.Linear(SIDE, SIDE, bias=False)
     net["other"].weight = nn.Parameter(net["table"].weight.data)  # another parameter, the same numbers
-    put_on_shelf(net)
+    mmap_parameters(net)
     assert len({m.weight.data_ptr() for m in net.values()}) == 1
 
 
 def test_what_is_written_to_them_is_kept() -> None:
     """Training goes on with weights that are in a file."""
     net = nn.Linear(SIDE, SIDE)
-    put_on_shelf(net)
+    mmap_parameters(net)
     with torch.no_grad():
         net.weight.fill_(2.0)
-    give_back()
+    trim_heap()
     assert bool((net.weight == 2.0).all())
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is counted by Linux's /proc")
 def test_weights_that_nobody_reads_take_no_memory() -> None:
     net = nn.Sequential(*(nn.Linear(4 * SIDE, SIDE, bias=False) for _ in range(4)))
-    put_on_shelf(net)
+    mmap_parameters(net)
     bytes_ = sum(p.nbytes for p in net.parameters())
     assert all(p.nbytes >= LARGE for p in net.parameters())
     total = sum(float(p.detach().sum()) for p in net.parameters())
     read = resident()
-    give_back()
+    trim_heap()
     assert read - resident() > 0.8 * bytes_
     assert sum(float(p.detach().sum()) for p in net.parameters()) == total
 
@@ -68,14 +68,14 @@ def test_weights_that_nobody_reads_take_no_memory() -> None:
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is counted by Linux's /proc")
 def test_a_model_that_is_run_has_one_layer_in_memory_at_a_time() -> None:
     net = nn.Sequential(*(nn.Linear(2 * SIDE, 2 * SIDE, bias=False) for _ in range(8)))
-    put_on_shelf(net)
-    give_back()
+    mmap_parameters(net)
+    trim_heap()
     empty, most = resident(), list[int]()
     for layer in net:
         layer.register_forward_hook(lambda *_: most.append(resident()))
     x = torch.ones(1, 2 * SIDE)
     with torch.no_grad():
-        with left_when_read(net):
+        with evict_after_forward(net):
             net(x)
         leaving = max(most) - empty
         most.clear()
@@ -92,5 +92,5 @@ def test_without_room_for_a_file_they_stay(monkeypatch: pytest.MonkeyPatch) -> N
     net = nn.Linear(SIDE, SIDE)
     where = net.weight.data_ptr()
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
-    put_on_shelf(net)
+    mmap_parameters(net)
     assert net.weight.data_ptr() == where

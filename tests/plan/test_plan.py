@@ -15,11 +15,11 @@ from ingot.capture.op_semantics import Kind, effect_of, operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.config.recipe import Recipe
 from ingot.core.fx import calls, constant_of
-from ingot.plan.model import Plan, Slot, Storage
-from ingot.plan.qparams import storage_for
+from ingot.plan.model import Plan, QParams, QuantizationPoint
+from ingot.plan.qparams import qparams_for
 from ingot.quantize.audit import audit
 from ingot.quantize.pt2e import quantize
-from ingot.rewrite.apply import legalized
+from ingot.rewrite.apply import rewrite_for
 from ingot.targets.base import Format
 from ingot.targets.registry import find_target
 
@@ -53,15 +53,15 @@ IMAGE = torch.zeros(1, 3, 8, 8)
 
 def test_a_join_requantizes_what_others_read_finer() -> None:
     _, plan = plan_of(Skip(True), IMAGE)
-    assert plan.storage("relu").zero_point == -128
-    assert plan.storage("cat", 0) == plan.storage("cat", 1) == plan.storage("cat")
-    assert plan.storage("cat", 0).scale > 2 * plan.storage("relu").scale
+    assert plan.qparams("relu").zero_point == -128
+    assert plan.qparams("cat", 0) == plan.qparams("cat", 1) == plan.qparams("cat")
+    assert plan.qparams("cat", 0).scale > 2 * plan.qparams("relu").scale
     assert "sharing would cost relu" in plan.why("cat")
 
 
 def test_a_join_that_is_the_only_reader_shares() -> None:
     _, plan = plan_of(Skip(False), IMAGE)
-    assert plan.storage("relu") == plan.storage("cat")
+    assert plan.qparams("relu") == plan.qparams("cat")
 
 
 def test_movers_keep_their_numbers() -> None:
@@ -79,7 +79,7 @@ def test_movers_keep_their_numbers() -> None:
     assert {str(n.target).split(".")[1] for n in movers} >= {"permute", "cat", "slice", "reshape"}
     for node in movers:
         assert effect_of(node, constant_of).kind is Kind.MOVES
-        slots = [plan.storage(node.name), *(plan.storage(node.name, i) for i in range(len(operands(node))))]
+        slots = [plan.qparams(node.name), *(plan.qparams(node.name, i) for i in range(len(operands(node))))]
         assert slots[0] is not None
         assert set(slots) == {slots[0]}
 
@@ -112,31 +112,31 @@ def test_plans_of_other_programs_are_refused() -> None:
         ingot.plan(other, ingot.record(program, [(IMAGE,)]), "xnnpack")
 
 
-def changed(plan: Plan, slot: Slot, storage: Storage | None) -> Plan:
-    decisions = tuple(dataclasses.replace(d, storage=storage) if d.slot == slot else d for d in plan)
+def changed(plan: Plan, slot: QuantizationPoint, storage: QParams | None) -> Plan:
+    decisions = tuple(dataclasses.replace(d, qparams=storage) if d.point == slot else d for d in plan)
     return dataclasses.replace(plan, decisions=decisions)
 
 
-OTHER = Storage("int8", 0.123, 3, -128, 127)
+OTHER = QParams("int8", 0.123, 3, -128, 127)
 
 
 @pytest.mark.parametrize(
-    ("slot", "wrong"),
+    ("point", "wrong"),
     [
-        (Slot("cat"), OTHER),
-        (Slot("cat", 0), OTHER),
-        (Slot("cat", 0), None),
-        (Slot("conv2d", 1), OTHER),
-        (Slot("conv2d", 1), None),
-        (Slot("conv2d_1", 0), OTHER),
-        (Slot("x"), OTHER),
+        (QuantizationPoint("cat"), OTHER),
+        (QuantizationPoint("cat", 0), OTHER),
+        (QuantizationPoint("cat", 0), None),
+        (QuantizationPoint("conv2d", 1), OTHER),
+        (QuantizationPoint("conv2d", 1), None),
+        (QuantizationPoint("conv2d_1", 0), OTHER),
+        (QuantizationPoint("x"), OTHER),
     ],
 )
-def test_the_audit_sees_every_kind_of_difference(slot: Slot, wrong: Storage | None) -> None:
+def test_the_audit_sees_every_kind_of_difference(slot: QuantizationPoint, wrong: QParams | None) -> None:
     program, plan = plan_of(Skip(True), IMAGE)
-    module = legalized(program, find_target("xnnpack"), Recipe()).program.module
+    module = rewrite_for(program, find_target("xnnpack"), Recipe()).program.module
     made = quantize(module, plan, float_bias=True)
-    without_bias = [d for d in plan if not (d.storage and d.storage.dtype == "int32")]
+    without_bias = [d for d in plan if not (d.qparams and d.qparams.dtype == "int32")]
     plain = dataclasses.replace(plan, decisions=tuple(without_bias))
     audit(made, module, plain)
     with pytest.raises(ingot.PlanError, match="not the plan"):
@@ -147,7 +147,7 @@ def test_the_audit_sees_every_kind_of_difference(slot: Slot, wrong: Storage | No
 def test_zero_is_exact_and_the_range_is_covered(a: float, b: float, symmetric: bool) -> None:
     form = Format("int8", -127 if symmetric else -128, 127, symmetric)
     low, high = min(a, b), max(a, b)
-    s = storage_for(low, high, form)
+    s = qparams_for(low, high, form)
     assert s.qmin <= s.zero_point <= s.qmax
     assert torch.tensor(s.scale, dtype=torch.float32).item() == s.scale
     slack = s.scale * 0.51

@@ -39,8 +39,8 @@ def test_a_bias_takes_back_what_rounding_moves():
     recipe = {"range": "minmax", "correct_biases": False}
     plain = ingot.plan(program, ranges, "xnnpack", recipe=recipe)
     corrected = ingot.plan(program, ranges, "xnnpack", recipe={"range": "minmax"})
-    assert not plain.shifts
-    assert corrected.shifts
+    assert not plain.bias_corrections
+    assert corrected.bias_corrections
     before, after = (ingot.verify(ingot.lower(program, p), batches).outputs[0] for p in (plain, corrected))
     assert after.sqnr_db > before.sqnr_db + 6  # the mean was most of the error
     assert after.faithful_db > 40
@@ -49,18 +49,18 @@ def test_a_bias_takes_back_what_rounding_moves():
 def test_the_plan_says_what_it_moved_and_survives_json():
     program, ranges, _ = _made()
     plan = ingot.plan(program, ranges, "xnnpack")
-    name = next(iter(plan.shifts))
+    name = next(iter(plan.bias_corrections))
     assert "its bias moves by up to" in plan.why(name)
     assert "biases corrected, after a rehearsal on 16 batches" in plan.notes[-1]
     again = Plan.from_json(plan.to_json())
-    assert again.shifts == plan.shifts
+    assert again.bias_corrections == plan.bias_corrections
     assert not plan.diff(again)
-    assert f"{name}: its bias moves otherwise" in plan.diff(replace(plan, shifts={}))
+    assert f"{name}: its bias moves otherwise" in plan.diff(replace(plan, bias_corrections={}))
 
 
 def test_too_few_batches_teach_nothing():
     program, ranges, _ = _made(count=3)
-    assert not ingot.plan(program, ranges, "xnnpack").shifts
+    assert not ingot.plan(program, ranges, "xnnpack").bias_corrections
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_too_few_batches_teach_nothing():
 )
 def test_an_edited_shift_is_checked(name, shift, says):
     program, ranges, _ = _made()
-    plan = replace(ingot.plan(program, ranges, "xnnpack"), shifts={name: shift})
+    plan = replace(ingot.plan(program, ranges, "xnnpack"), bias_corrections={name: shift})
     with pytest.raises(ingot.PlanError, match=says):
         ingot.lower(program, plan)
 
@@ -91,8 +91,8 @@ def test_the_clearly_better_plan_is_taken_and_a_tie_goes_to_the_first():
 
 
 def _coarse(d):
-    per_tensor = d.storage is not None and d.storage.axis is None and d.storage.dtype == "int8"
-    return replace(d, storage=replace(d.storage, scale=d.storage.scale * 64)) if per_tensor else d
+    per_tensor = d.qparams is not None and d.qparams.axis is None and d.qparams.dtype == "int8"
+    return replace(d, qparams=replace(d.qparams, scale=d.qparams.scale * 64)) if per_tensor else d
 
 
 def test_a_rehearsal_is_what_the_quantized_graph_computes():

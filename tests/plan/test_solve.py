@@ -19,12 +19,12 @@ from ingot.calibrate.statistics import Stats
 from ingot.plan.lut_alignment import corners
 from ingot.plan.mask_fills import body
 from ingot.plan.mincut import Energy, least
-from ingot.plan.model import Storage
+from ingot.plan.model import QParams
 from ingot.plan.noise_model import errors
 from ingot.plan.pointwise_consumers import function_of
-from ingot.plan.qparams import rounded_down, storage_for, storage_for_weight, with_factors
+from ingot.plan.qparams import qparams_for, rounded_down, weight_qparams, with_factors
 from ingot.plan.range_estimators import METHODS, choose
-from ingot.plan.scale_groups import Classes
+from ingot.plan.scale_groups import DisjointSets
 from ingot.plan.zero_points import moved
 from ingot.targets.base import Format
 
@@ -75,15 +75,17 @@ def test_gains_are_the_squared_jacobian() -> None:
     ranges = ingot.record(program, [(x,)])
     whole = net[1].weight @ net[0].weight
     exact = float(whole.square().sum() / net(x).square().sum())
-    assert ranges.gains["linear"] == pytest.approx(float(net[1].weight.square().sum() / net(x).square().sum()), rel=0.5)
-    assert ranges.gains[key("linear", "input_1", 0)] == pytest.approx(exact, rel=0.5)
+    assert ranges.sensitivity["linear"] == pytest.approx(
+        float(net[1].weight.square().sum() / net(x).square().sum()), rel=0.5
+    )
+    assert ranges.sensitivity[key("linear", "input_1", 0)] == pytest.approx(exact, rel=0.5)
 
 
 def test_each_use_of_a_value_has_its_own_gain() -> None:
     net = Two()
     x = torch.randn(4, 8)
     program = ingot.capture(net.eval(), (x,))
-    gains = ingot.record(program, [(x,)]).gains
+    gains = ingot.record(program, [(x,)]).sensitivity
     loud, quiet = (gains[key(n, "tanh", 0)] for n in ("linear", "linear_1"))
     assert loud > 1000 * quiet
     assert gains["tanh"] >= loud / 2
@@ -125,7 +127,7 @@ def test_noise_is_bought_back_with_time() -> None:
     floats = []
     for worth in (0.0, 0.3, 10.0):
         plan = ingot.plan(program, ranges, "xnnpack", recipe={"halving_noise_is_worth": worth})
-        floats.append(sum(d.storage is None and "float" in d.rule for d in plan))
+        floats.append(sum(d.qparams is None and "float" in d.rule for d in plan))
     assert floats[0] <= floats[1] <= floats[2]
     assert floats[0] < floats[2]
 
@@ -178,7 +180,7 @@ def test_the_chosen_range_has_the_least_error() -> None:
 def test_a_constant_value_is_stored_exactly() -> None:
     storage, _ = choose(points_of(torch.full((9,), 3.0)), (3.0, 3.0), INT8, "auto")
     assert (storage.qmax - storage.zero_point) * storage.scale == pytest.approx(3.0)
-    assert storage_for(0.0, 0.0, INT8).scale > 0
+    assert qparams_for(0.0, 0.0, INT8).scale > 0
 
 
 @pytest.mark.parametrize("fill", [-1e9, -3.4e38, -1e4])
@@ -197,7 +199,7 @@ def test_outliers_are_no_fills() -> None:
 
 
 def test_a_path_through_a_class_is_told() -> None:
-    classes: Classes[int] = Classes()
+    classes: DisjointSets[int] = DisjointSets()
     for a, b in ((1, 2), (2, 3), (3, 4), (1, 9)):
         classes.union(a, b, f"{a}-{b}")
     ways, at, path = classes.ways(1), 4, []
@@ -247,7 +249,7 @@ def test_ranges_are_judged_by_what_the_reader_makes_of_them() -> None:
         program = ingot.capture(Saturated(act), batches[0])
         ranges = ingot.record(program, batches)
         low, high = ranges.values["linear"].min, ranges.values["linear"].max
-        span = ingot.plan(program, ranges, "xnnpack", recipe={"range": "mse"}).storage("linear").span
+        span = ingot.plan(program, ranges, "xnnpack", recipe={"range": "mse"}).qparams("linear").span
         kept[name] = (span[1] - span[0]) / (high - low)
     assert kept["tanh"] < 0.6
     assert kept["both"] > 0.9
@@ -260,8 +262,8 @@ class Both(nn.Module):
 
 def test_weight_scales_give_factors_of_few_bits() -> None:
     """To be read back by rounding to as many bits; no scale becomes smaller, or the largest weight would be cut off."""
-    weight = storage_for_weight(torch.randn(64, 8, generator=torch.Generator().manual_seed(0)), WEIGHT, 0)
-    x, out = storage_for(-1.3, 2.1, INT16), storage_for(-7.7, 5.2, INT16)
+    weight = weight_qparams(torch.randn(64, 8, generator=torch.Generator().manual_seed(0)), WEIGHT, 0)
+    x, out = qparams_for(-1.3, 2.1, INT16), qparams_for(-7.7, 5.2, INT16)
     moved = with_factors(weight, x, out, 15)
     for before, after in zip(weight.scale, moved.scale, strict=True):
         factor = np.frexp(x.scale * after / out.scale)[0] * 2**15
@@ -276,7 +278,7 @@ def test_factors_are_rounded_down_to_few_bits() -> None:
 
 @pytest.mark.parametrize(("zero", "wanted", "found"), [(1, True, 0), (-1, True, 0), (2, True, 2), (0, False, -1), (3, False, 3)])  # fmt: skip
 def test_a_zero_point_moves_by_one_step_and_the_range_stays(zero: int, wanted: bool, found: int) -> None:
-    stored = Storage("int8", 0.5, zero, -128, 127)
+    stored = QParams("int8", 0.5, zero, -128, 127)
     after = moved(stored, wanted)
     assert after.zero_point == found
     assert after.scale <= stored.scale * 128 / 127

@@ -75,16 +75,16 @@ def test_classes_stay_classes(trained) -> None:
     read = [d for d in before if d.rule == "read as stored"]
     assert len(read) > 4
     for d in read:
-        assert after.storage(d.slot.node, d.slot.operand) == after.storage(d.reads)
-    assert before.storage("add") != after.storage("add")  # and their ranges followed the training
+        assert after.qparams(d.point.node, d.point.operand) == after.qparams(d.reads)
+    assert before.qparams("add") != after.qparams("add")  # and their ranges followed the training
 
 
 def test_movers_keep_their_numbers(trained) -> None:
     _, _, program, plan, *_ = trained
-    moved = [n for n in calls(program.module) if weight_axis(n) is None and plan.storage(n.name)]
+    moved = [n for n in calls(program.module) if weight_axis(n) is None and plan.qparams(n.name)]
     for node in moved:
         for i in effect_of(node, constant_of).carriers:
-            assert plan.storage(node.name, i) in (plan.storage(node.name), None)
+            assert plan.qparams(node.name, i) in (plan.qparams(node.name), None)
 
 
 def test_the_trained_program_lowers_and_runs(trained) -> None:
@@ -120,8 +120,8 @@ def test_a_class_holds_all_of_its_slots_and_pins_stay() -> None:
     for _ in range(300):
         training(*batches[0])
     _, after = training.finish()
-    assert after.storage("x") == plan.storage("x")
-    assert after.storage("cat").scale > 0.5 * plan.storage("cat").scale
+    assert after.qparams("x") == plan.qparams("x")
+    assert after.qparams("cat").scale > 0.5 * plan.qparams("cat").scale
 
 
 def test_tied_weights_stay_tied() -> None:

@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 import ingot
 from ingot.config.recipe import Recipe
 from ingot.core.fx import call, calls
-from ingot.rewrite import permute_chains as moves
-from ingot.rewrite.apply import Rule, for_xnnpack, legalized
+from ingot.rewrite import permute_chains
+from ingot.rewrite.apply import rewrite_for
+from ingot.rewrite.rule import Rule
 from ingot.targets.registry import find_target
+from ingot.targets.xnnpack.lowering import XnnpackLowering
 
 aten = torch.ops.aten
 
@@ -86,7 +88,7 @@ CASES = {
 
 def forms(forward, inputs, tensors):
     program = ingot.capture(Wrap(forward, *tensors).eval(), inputs)
-    return program, legalized(program, find_target("xnnpack"), Recipe())
+    return program, rewrite_for(program, find_target("xnnpack"), Recipe())
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -124,10 +126,10 @@ def test_what_does_not_match_is_still_right(name: str) -> None:
 
 def test_a_rule_can_be_switched_off_by_name() -> None:
     program = ingot.capture(nn.LayerNorm(4), (X3,))
-    without = legalized(program, find_target("xnnpack"), Recipe(without_rules=("layer norm as products",)))
+    without = rewrite_for(program, find_target("xnnpack"), Recipe(without_rules=("layer norm as products",)))
     assert not without.rewrites
     with pytest.raises(ingot.InputError, match="did you mean 'layer norm as products'"):
-        legalized(program, find_target("xnnpack"), Recipe(without_rules=("layer norm as product",)))
+        rewrite_for(program, find_target("xnnpack"), Recipe(without_rules=("layer norm as product",)))
 
 
 class Norms(nn.Module):
@@ -147,6 +149,14 @@ def test_the_plan_says_where_rules_were_used_and_what_they_saved() -> None:
     assert lines[2] == "layer norm as products: 2 ops fewer on the host, 1 cut fewer"
 
 
+class WithRule(XnnpackLowering):
+    def __init__(self, rule: Rule):
+        self.rule = rule
+
+    def rules(self):
+        return (self.rule, *super().rules())
+
+
 def test_a_rule_that_leaves_more_to_the_host_is_dropped() -> None:
     def worse(node):
         if node.target is not torch.ops.aten.relu.default:
@@ -156,7 +166,7 @@ def test_a_rule_that_leaves_more_to_the_host_is_dropped() -> None:
     target = replace(find_target("xnnpack"), lowering=WithRule(Rule("relu by tangents", worse)))
     x = torch.rand(2, 6, 4)  # where the two agree
     program = ingot.capture(Wrap(lambda y: F.layer_norm(F.relu(y), (4,))).eval(), (x,))
-    legal = legalized(program, target, Recipe())
+    legal = rewrite_for(program, target, Recipe())
     assert "relu by tangents: not used, it would leave more to the host" in legal.rewrites
     assert "layer norm as products: 1 op fewer on the host, 1 cut fewer" in legal.rewrites
     assert any(n.target is torch.ops.aten.relu.default for n in calls(legal.program.module))
@@ -177,7 +187,7 @@ def test_a_chain_of_moves_ends_in_the_same_order(number: int) -> None:
     """And never in more steps than it had."""
     graph, x, want = a_chain(random.Random(number))
     last = graph.output_node().args[0]
-    before, new = len(graph.nodes), moves.rewrite(last)
+    before, new = len(graph.nodes), permute_chains.rewrite(last)
     if new is not None:
         last.replace_all_uses_with(new)
         graph.eliminate_dead_code()

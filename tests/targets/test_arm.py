@@ -58,7 +58,7 @@ def assert_whole(casting: ingot.Casting, faithful: float = 60) -> None:
 
 
 def stored(plan: ingot.Plan) -> dict[str, str]:
-    return {d.slot.node: d.storage.dtype if d.storage else "float" for d in plan if d.slot.operand is None}
+    return {d.point.node: d.qparams.dtype if d.qparams else "float" for d in plan if d.point.operand is None}
 
 
 class Net(nn.Module):
@@ -95,7 +95,7 @@ class Requantized(nn.Module):
 def test_a_requantize_before_a_cat_stays_inside() -> None:
     casting = cast(Requantized(), need("ethos-u55-128"))
     assert_whole(casting)
-    assert casting.plan.storage("relu") != casting.plan.storage("cat", 0)
+    assert casting.plan.qparams("relu") != casting.plan.qparams("cat", 0)
     assert min(o.sqnr_db for o in casting.check.outputs) >= 30
 
 
@@ -145,7 +145,7 @@ def test_int8_and_int16_meet_in_a_cat_and_their_order_does_not_matter() -> None:
     plans = [stored(c.plan) for c in castings]
     assert plans[0] == plans[1]
     assert {"int8", "int16"} <= set(plans[0].values())
-    scales = [{n: c.plan.storage(n) for n in ("conv2d", "conv2d_1", "cat")} for c in castings]
+    scales = [{n: c.plan.qparams(n) for n in ("conv2d", "conv2d_1", "cat")} for c in castings]
     assert scales[0] == scales[1]
 
 
@@ -228,12 +228,12 @@ class Twice(nn.Module):
 def test_what_a_rewrite_makes_does_not_pass_for_what_was_recorded() -> None:
     program = ingot.capture(seeded(Twice()), SENTENCES[0])
     plan = ingot.plan(program, ingot.record(program, SENTENCES), need("ethos-u55-128"))
-    wide = [d for d in plan if d.storage and d.storage.axis is None and d.storage.span[1] > 900]
-    assert {d.slot.node for d in wide if d.slot.operand is None} == {plan_output(plan)}
+    wide = [d for d in plan if d.qparams and d.qparams.axis is None and d.qparams.span[1] > 900]
+    assert {d.point.node for d in wide if d.point.operand is None} == {plan_output(plan)}
 
 
 def plan_output(plan: ingot.Plan) -> str:
-    return [d.slot.node for d in plan if d.slot.operand is None and d.storage][-1]
+    return [d.point.node for d in plan if d.point.operand is None and d.qparams][-1]
 
 
 def test_what_a_backend_said_is_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
@@ -269,7 +269,7 @@ def test_the_factor_of_a_product_of_activations_has_15_bits() -> None:
     program = ingot.capture(Product(), batches[0])
     recipe = {"scopes": [{"op": "*", "precision": "int16"}]}
     plan = ingot.plan(program, ingot.record(program, batches), need("ethos-u85-256"), recipe=recipe)
-    a, b, out = (plan.storage("bmm", i).scale for i in (0, 1, None))
+    a, b, out = (plan.qparams("bmm", i).scale for i in (0, 1, None))
     mantissa = math.frexp(a * b / out)[0] * 2**15
     assert abs(mantissa - round(mantissa)) < 2**-6
 
@@ -288,7 +288,7 @@ def test_a_sum_reads_the_zero_point_with_which_vela_is_quicker(name: str, zero: 
     x = torch.randn(1, 17, 64, generator=torch.Generator().manual_seed(0))
     program = ingot.capture(seeded(Sums()), (x,))
     plan = ingot.plan(program, ingot.record(program, [(x,), (-x,)]), need(name))
-    assert plan.storage("linear").zero_point == zero
+    assert plan.qparams("linear").zero_point == zero
     cycles = [ingot.lower(program, p).performance[0].cycles for p in (plan, with_zero_point(plan, "linear", other))]
     assert cycles[0] < cycles[1]
 
@@ -297,7 +297,7 @@ def with_zero_point(plan: ingot.Plan, value: str, zero: int) -> ingot.Plan:
     """Where it is made and where it is read."""
 
     def moved(d: Decision) -> Decision:
-        here = value in (d.reads, d.slot.node) and (d.slot.operand is None or d.reads == value)
-        return replace(d, storage=replace(d.storage, zero_point=zero)) if here else d
+        here = value in (d.reads, d.point.node) and (d.point.operand is None or d.reads == value)
+        return replace(d, qparams=replace(d.qparams, zero_point=zero)) if here else d
 
     return replace(plan, decisions=tuple(map(moved, plan)))

@@ -293,9 +293,9 @@ def test_weights_of_four_bits(name: str) -> None:
     whole = cast(Regions(), need(name), recipe={"scopes": [{"op": "*", "weights": "int8"}]})
     narrow = cast(Regions(), name, recipe={"scopes": [{"path": "grid", "weights": "int4"}]})
     assert_whole(narrow)
-    assert narrow.plan.storage("conv2d_1", 1).qmax == 7
+    assert narrow.plan.qparams("conv2d_1", 1).qmax == 7
     assert "as the recipe asks" in narrow.plan.why("conv2d_1")
-    assert whole.plan.storage("conv2d_1", 1).qmax == 127
+    assert whole.plan.qparams("conv2d_1", 1).qmax == 127
     assert 10 <= narrow.check.outputs[0].sqnr_db < whole.check.outputs[0].sqnr_db
 
 
@@ -304,9 +304,9 @@ def test_the_planner_chooses_where_four_bits_cost_least(name: str) -> None:
     plain = cast(Regions(), need(name))
     narrow = cast(Regions(), name, recipe={"narrow_weights_may_cost_db": 14})
     assert_whole(narrow)
-    four = [d.slot.node for d in narrow.plan if d.storage is not None and d.storage.qmax == 7]
+    four = [d.point.node for d in narrow.plan if d.qparams is not None and d.qparams.qmax == 7]
     eight = [
-        d.slot.node for d in narrow.plan if d.slot.operand == 1 and d.storage is not None and d.storage.qmax == 127
+        d.point.node for d in narrow.plan if d.point.operand == 1 and d.qparams is not None and d.qparams.qmax == 127
     ]
     assert four
     assert eight  # not everywhere: it would cost more
@@ -321,7 +321,7 @@ def test_the_planner_chooses_where_four_bits_cost_least(name: str) -> None:
 def test_where_narrow_weights_save_nothing_the_wish_is_answered(name: str, says: str) -> None:
     casting = cast(Regions(), name if name == "xnnpack" else need(name), recipe={"narrow_weights_may_cost_db": 20})
     assert any(says in note for note in casting.notes)
-    assert not any(d.storage is not None and d.storage.qmax == 7 for d in casting.plan)
+    assert not any(d.qparams is not None and d.qparams.qmax == 7 for d in casting.plan)
 
 
 def test_weights_of_four_bits_go_with_int8_only() -> None:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import ingot
 from ingot.config.recipe import Recipe
 from ingot.core.fx import constant_of, is_float, output_nodes
-from ingot.rewrite.apply import legalized
+from ingot.rewrite.apply import rewrite_for
 from ingot.targets.registry import find_target
 from ingot.verify.check import run_artefact, run_quantized
 from ingot.verify.reference.interpreter import Exact
@@ -192,7 +192,7 @@ class Fed(Exact):
 
 def showing_everything(net: nn.Module, batch: tuple[torch.Tensor, ...], target: str) -> torch.fx.GraphModule:
     """The program as it is lowered, with every value among its outputs."""
-    module = legalized(ingot.capture(net, batch), find_target(target), Recipe()).program.module
+    module = rewrite_for(ingot.capture(net, batch), find_target(target), Recipe()).program.module
     values = [n for n in module.graph.nodes if n.op == "call_function" and is_float(n) and constant_of(n) is None]
     next(n for n in module.graph.nodes if n.op == "output").args = (tuple(values),)
     module.recompile()
@@ -244,7 +244,7 @@ def test_what_vela_refuses_in_int16_is_int8() -> None:
     target = need("ethos-u55-128")
     casting = ingot.cast(settled(UNet(), batches), batches[0], target=target, calibration=batches, recipe=INT16)
     assert (len(casting.delegates), casting.host_ops) == (1, ())
-    dtypes = {d.op: d.storage.dtype for d in casting.plan if d.slot.operand == 0 and d.storage}
+    dtypes = {d.op: d.qparams.dtype for d in casting.plan if d.point.operand == 0 and d.qparams}
     assert dtypes["aten.conv_transpose2d.input"] == "int8"
     assert dtypes["aten.conv2d.default"] == "int16"
     assert "Vela refuses it" in casting.plan.why("conv_transpose2d")

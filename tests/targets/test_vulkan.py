@@ -14,7 +14,7 @@ from ingot.config.recipe import Recipe
 from ingot.core.fx import calls
 from ingot.llm import checkpoint
 from ingot.llm import pipeline as road
-from ingot.rewrite.apply import legalized
+from ingot.rewrite.apply import rewrite_for
 from ingot.runtime.segments import pieces_of, read
 from ingot.targets.vulkan.graph import Call, Graph, decoded, dtype_of
 from ingot.targets.vulkan.interpreter import refuse_unknown
@@ -292,7 +292,7 @@ def test_writes_are_choices(write: Any, many: int) -> None:
     """Whatever the dimension, for one row and for several, for places that are counted from the end."""
     x, shape = torch.randn(2, many if write in (_several, _assigned) else 3, 2, 4), (2, 8, 2, 4)
     program = ingot.capture(Written(write, shape).eval(), (x, torch.tensor([1, 7, 4][:many])))
-    legal = legalized(program, VULKAN, Recipe())
+    legal = rewrite_for(program, VULKAN, Recipe())
     assert any(r.startswith("writes as a choice") for r in legal.rewrites)
     gone = {torch.ops.aten.index_put.default, torch.ops.aten.slice_scatter.default}
     assert not gone & {n.target for n in calls(legal.program.module)}
@@ -311,7 +311,7 @@ def test_a_write_after_a_number_that_is_read() -> None:
 
     x = torch.randn(2, 3, 2, 4)
     program = ingot.capture(Written(after, (2, 8, 2, 4)).eval(), (x, torch.tensor([1])))
-    legal = legalized(program, VULKAN, Recipe())
+    legal = rewrite_for(program, VULKAN, Recipe())
     assert torch.ops.aten.slice_scatter.default not in {n.target for n in calls(legal.program.module)}
     for place in (0, 3):
         made, wanted = (

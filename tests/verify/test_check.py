@@ -12,8 +12,8 @@ import torch.nn as nn
 import ingot
 from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check, OutputCheck
-from ingot.core.batched import in_step
-from ingot.plan.model import Slot
+from ingot.core.batched import run_batched
+from ingot.plan.model import QuantizationPoint
 from ingot.result.assemble import left_its_graph
 from ingot.verify.metrics import measure, sqnr
 
@@ -48,8 +48,8 @@ def test_a_good_one_passes() -> None:
 def test_a_ruinous_plan_is_a_mismatch_with_a_culprit() -> None:
     program, casting = good()
     ruined = tuple(
-        dataclasses.replace(d, storage=dataclasses.replace(d.storage, scale=d.storage.scale * 40))
-        if d.slot in (Slot("conv2d"), Slot("conv2d_1", 0))
+        dataclasses.replace(d, qparams=dataclasses.replace(d.qparams, scale=d.qparams.scale * 40))
+        if d.point in (QuantizationPoint("conv2d"), QuantizationPoint("conv2d_1", 0))
         else d
         for d in casting.plan
     )
@@ -128,7 +128,7 @@ def test_in_step_gives_what_each_batch_gives_alone() -> None:
         made = chosen_weights(program.module, asked, []).applied(program.module)
         with torch.no_grad():
             alone = [made(*b) for b in batches]
-        for a, b in zip(in_step(made, batches), alone, strict=True):
+        for a, b in zip(run_batched(made, batches), alone, strict=True):
             assert torch.equal(a[0], b[0])
 
 

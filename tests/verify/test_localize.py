@@ -16,7 +16,7 @@ from torch import nn
 import ingot
 from ingot.backends import registry as backends
 from ingot.cli import main
-from ingot.plan.model import Slot
+from ingot.plan.model import QuantizationPoint
 from ingot.verify.localize.search import spread
 from tests.backends.test_backends import run as run_sharpen
 from tests.backends.test_backends import takes
@@ -108,8 +108,8 @@ def test_a_plan_that_is_too_coarse() -> None:
     program = ingot.capture(Net(nn.Identity()).eval(), IMAGES[0])
     plan = ingot.plan(program, ingot.record(program, IMAGES), "xnnpack")
     spoilt = tuple(
-        dataclasses.replace(d, storage=dataclasses.replace(d.storage, scale=d.storage.scale * 150))
-        if d.slot == Slot("relu_1") or d.reads == "relu_1"
+        dataclasses.replace(d, qparams=dataclasses.replace(d.qparams, scale=d.qparams.scale * 150))
+        if d.point == QuantizationPoint("relu_1") or d.reads == "relu_1"
         else d
         for d in plan
     )

@@ -11,7 +11,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import ingot
-from ingot.plan.model import Slot
+from ingot.plan.model import QuantizationPoint
 
 
 class Model(nn.Module):
@@ -101,9 +101,9 @@ def test_a_plan_that_drowns_them_fails() -> None:
     batches = [(torch.randn(1, 4, 6, 6),) for _ in range(4)]
     program = ingot.capture(detector().eval(), batches[0])
     plan = ingot.plan(program, ingot.record(program, batches), "xnnpack")
-    coarse = plan.storage("mul_tensor")
-    slots = (Slot("conv2d_1"), Slot("mul_tensor"))
-    drowned = tuple(dataclasses.replace(d, storage=coarse) if d.slot in slots else d for d in plan)
+    coarse = plan.qparams("mul_tensor")
+    slots = (QuantizationPoint("conv2d_1"), QuantizationPoint("mul_tensor"))
+    drowned = tuple(dataclasses.replace(d, qparams=coarse) if d.point in slots else d for d in plan)
     check = ingot.verify(ingot.lower(program, dataclasses.replace(plan, decisions=drowned)), batches)
     assert not check.passed
     assert "channels are dead" in check.outputs[0].problem
@@ -205,7 +205,7 @@ def test_sharing_does_not_creep_along_a_chain() -> None:
 
     program = ingot.capture(Model(run, a=nn.Linear(8, 8), b=nn.Linear(8, 8)), (torch.randn(4, 8),))
     plan = ingot.plan(program, ingot.record(program, vectors(4, 8)), "xnnpack")
-    scales = [d.storage.scale for d in plan if d.slot.operand is None and d.op == "aten.mul.Tensor"]
+    scales = [d.qparams.scale for d in plan if d.point.operand is None and d.op == "aten.mul.Tensor"]
     assert max(scales) > 3 * min(scales)
 
 
@@ -218,7 +218,7 @@ def test_what_stays_float_is_said() -> None:
 def test_cells_are_quantized(cell: nn.Module) -> None:
     program = ingot.capture(Model(lambda s, x: s.c(x), c=cell), (torch.randn(2, 8),))
     plan = ingot.plan(program, ingot.record(program, vectors(2, 8)), "xnnpack")
-    assert sum("linear" in d.op and d.slot.operand == 1 and d.storage is not None for d in plan) >= 1
+    assert sum("linear" in d.op and d.point.operand == 1 and d.qparams is not None for d in plan) >= 1
 
 
 def test_padding_in_words_is_quantized() -> None:

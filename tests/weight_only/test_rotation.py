@@ -16,7 +16,7 @@ from ingot.config.recipe import recipe_from
 from ingot.core.fx import add_constant, copied
 from ingot.llm import pipeline as road
 from ingot.llm.decoder import Decoder
-from ingot.rewrite.apply import legalized
+from ingot.rewrite.apply import rewrite_for
 from ingot.targets.registry import find_target
 from ingot.verify.localize.graph_errors import error_along
 from ingot.weight_only.cast import cast_weights
@@ -48,7 +48,7 @@ def loud(kind: str = "Llama") -> Any:
 
 def captured(decoder: Decoder, many: int, target: str = "xnnpack") -> GraphModule:
     program = api.capture(decoder, decoder.example(many))
-    return legalized(program, find_target(target), recipe_from(None)).program.module
+    return rewrite_for(program, find_target(target), recipe_from(None)).program.module
 
 
 @pytest.mark.parametrize("target", ["xnnpack", "vulkan"])
@@ -134,7 +134,7 @@ TOKENS = (torch.randint(0, 40, (1, 5), generator=torch.Generator().manual_seed(0
 
 
 def stream_in(model: nn.Module, given: tuple[torch.Tensor, ...] = TOKENS) -> Any:
-    module = legalized(api.capture(model.eval(), given), find_target("xnnpack"), recipe_from(None)).program.module
+    module = rewrite_for(api.capture(model.eval(), given), find_target("xnnpack"), recipe_from(None)).program.module
     return stream_of(module, layers_of(module, 4, 32, 4, 4))
 
 
@@ -298,7 +298,7 @@ def test_weights_that_came_rounded_are_not_turned() -> None:
     with torch.no_grad():
         steps = torch.randint(-7, 8, (96, 64), generator=torch.Generator().manual_seed(0)).float()
         model.up.weight.copy_(steps / 64)
-    module = legalized(api.capture(model, TOKENS), find_target("xnnpack"), recipe_from(None)).program.module
+    module = rewrite_for(api.capture(model, TOKENS), find_target("xnnpack"), recipe_from(None)).program.module
     chosen = chosen_weights(module, Weights("8da4w", embedding_bits=8, head_bits=8), [TOKENS])
     assert chosen.turned is None
     assert chosen.notes == ("not rotated: some of its weights came rounded",)

@@ -15,7 +15,7 @@ from ingot.capture.canonicalize.batch_norm import fold_batch_norm
 from ingot.capture.canonicalize.constants import fold_constants, one_constant_per_use
 from ingot.capture.canonicalize.data_movement import plain_movement
 from ingot.capture.canonicalize.identities import remove_identities, views_as_reshapes
-from ingot.core.batched import in_step, writes
+from ingot.core.batched import run_batched, writes
 from ingot.errors import CaptureError
 
 
@@ -88,7 +88,7 @@ def settle(module: GraphModule) -> None:
 
 def outputs(module: GraphModule, inputs: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
     """One run, node by node: code would have to be made first."""
-    out = _undone(module, inputs) if writes(module) else in_step(module, [inputs])[0]
+    out = _undone(module, inputs) if writes(module) else run_batched(module, [inputs])[0]
     return [o for o in torch.utils._pytree.tree_leaves(out) if isinstance(o, torch.Tensor)]
 
 

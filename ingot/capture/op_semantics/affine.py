@@ -8,7 +8,7 @@ from itertools import combinations
 import torch
 
 from ingot.capture.op_semantics.effect import Kind
-from ingot.capture.op_semantics.harness import Slot, Trial
+from ingot.capture.op_semantics.harness import TensorArgument, Trial
 from ingot.capture.op_semantics.provenance import Finding, placed
 
 MAPS = ((0.3, -7.7), (2.6, 0.0), (1.0, 3.3), (41.0, 510.3))
@@ -35,18 +35,18 @@ def hold(trial: Trial) -> list[torch.Tensor]:
     return [torch.rand(s.shape, generator=generator, dtype=torch.float64) * 2.5 - 1.25 for s in trial.slots]
 
 
-def _subsets(slots: Sequence[Slot]) -> Iterator[tuple[Slot, ...]]:
+def _subsets(slots: Sequence[TensorArgument]) -> Iterator[tuple[TensorArgument, ...]]:
     sizes = range(len(slots), 0, -1) if len(slots) <= MOST_SUBSETS else (len(slots), 1)
     for size in sizes:
         yield from combinations(slots, size)
 
 
-def _numbers(active: Sequence[Slot], seed: int) -> torch.Tensor:
+def _numbers(active: Sequence[TensorArgument], seed: int) -> torch.Tensor:
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(sum(s.numel for s in active), generator=generator, dtype=torch.float64) * 2
 
 
-def _commutes(trial: Trial, active: Sequence[Slot], held: Sequence[torch.Tensor]) -> bool:
+def _commutes(trial: Trial, active: Sequence[TensorArgument], held: Sequence[torch.Tensor]) -> bool:
     x = _numbers(active, 5)
     y = trial.run(placed(x, active, held))
     for a, b in MAPS:
@@ -56,7 +56,7 @@ def _commutes(trial: Trial, active: Sequence[Slot], held: Sequence[torch.Tensor]
     return True
 
 
-def _mixes_zero(trial: Trial, active: Sequence[Slot], held: Sequence[torch.Tensor]) -> bool:
+def _mixes_zero(trial: Trial, active: Sequence[TensorArgument], held: Sequence[torch.Tensor]) -> bool:
     """An average of inputs and padded zeros: linear, weights summing to one inside and to less where zeros enter.
 
     Integers can do that as they can do a pad: the zero point stands for the zero. That some weights sum to one tells
@@ -73,7 +73,7 @@ def _mixes_zero(trial: Trial, active: Sequence[Slot], held: Sequence[torch.Tenso
     return _close(trial.run(placed(x + 3 * x2, active, held)), y + 3 * y2, trial, 32)
 
 
-def _that_matter(trial: Trial, active: Sequence[Slot], held: Sequence[torch.Tensor]) -> tuple[int, ...]:
+def _that_matter(trial: Trial, active: Sequence[TensorArgument], held: Sequence[torch.Tensor]) -> tuple[int, ...]:
     """Without the operands whose values do not reach the output."""
     if len(active) == 1:
         return (active[0].index,)

@@ -31,7 +31,7 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Slot:
+class TensorArgument:
     """A float tensor the experiment may choose: which operand it belongs to."""
 
     index: int
@@ -50,14 +50,14 @@ class Trial:
 
     target: Any
     template: Any  # (args, kwargs) with Slots in place of the float tensors
-    slots: tuple[Slot, ...]
+    slots: tuple[TensorArgument, ...]
     dtype: torch.dtype  # the narrowest float type used
 
     def run(self, floats: Sequence[torch.Tensor]) -> torch.Tensor:
         """All float outputs, end to end, as one row of float64. Operands are copied: the op may write on them."""
 
         def fill(leaf: Any) -> Any:
-            if isinstance(leaf, Slot):
+            if isinstance(leaf, TensorArgument):
                 return floats[leaf.index].to(leaf.dtype, copy=True)
             return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
 
@@ -70,11 +70,11 @@ class Trial:
 
 
 class TrialBuilder:
-    """Walks the arguments of one node and leaves a Slot where a float tensor goes."""
+    """Walks the arguments of one node and leaves a TensorArgument where a float tensor goes."""
 
     def __init__(self, node: torch.fx.Node, setup: Setup, constant: Constant):
         self.node, self.setup, self.constant = node, setup, constant
-        self.slots: list[Slot] = []
+        self.slots: list[TensorArgument] = []
         self.operand = -1
         self.generator = torch.Generator().manual_seed(7 + setup.version)
         values = [n.meta.get("val") for n in operands(node)]
@@ -130,8 +130,8 @@ class TrialBuilder:
         known = self.constant(n)
         return None if known is None else known.detach().cpu()
 
-    def _slot(self, shape: tuple[int, ...], dtype: torch.dtype) -> Slot:
-        slot = Slot(len(self.slots), self.operand, shape, self.setup.dtype or dtype)
+    def _slot(self, shape: tuple[int, ...], dtype: torch.dtype) -> TensorArgument:
+        slot = TensorArgument(len(self.slots), self.operand, shape, self.setup.dtype or dtype)
         self.slots.append(slot)
         return slot
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from ingot.capture.op_semantics.effect import Kind
-from ingot.capture.op_semantics.harness import Slot, Trial
+from ingot.capture.op_semantics.harness import TensorArgument, Trial
 from ingot.capture.op_semantics.tagged_values import encode, shift_of
 
 MOST_CONSTANTS = 16  # at fixed places
@@ -30,7 +30,7 @@ class Finding:
 class Watch:
     """Collects what all runs have in common."""
 
-    def __init__(self, active: Sequence[Slot]):
+    def __init__(self, active: Sequence[TensorArgument]):
         self.active = active
         self.first: tuple[torch.Tensor, torch.Tensor] | None = None
         self.same_output = self.same_places = self.identity = True
@@ -79,7 +79,7 @@ def distinct(values: torch.Tensor) -> list[float] | None:
     return found
 
 
-def look(trial: Trial, active: Sequence[Slot], held: Sequence[torch.Tensor]) -> Finding | None:
+def look(trial: Trial, active: Sequence[TensorArgument], held: Sequence[torch.Tensor]) -> Finding | None:
     """MOVES, SELECTS or CREATES; None if elements are computed."""
     watch = Watch(active)
     scales = scales_of(trial)
@@ -102,7 +102,12 @@ def _finding(watch: Watch) -> Finding | None:
 
 
 def _one(
-    trial: Trial, active: Sequence[Slot], held: Sequence[torch.Tensor], run: int, scales: Sequence[float], nudge: float
+    trial: Trial,
+    active: Sequence[TensorArgument],
+    held: Sequence[torch.Tensor],
+    run: int,
+    scales: Sequence[float],
+    nudge: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One run: the output, and where each of its elements was found."""
     generator = torch.Generator().manual_seed(1000 + run)
@@ -112,7 +117,7 @@ def _one(
     return out, code.find(out)
 
 
-def placed(flat: torch.Tensor, active: Sequence[Slot], held: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+def placed(flat: torch.Tensor, active: Sequence[TensorArgument], held: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """The held tensors, with the active slots filled from one row of numbers."""
     tensors, parts = list(held), flat.split([s.numel for s in active])
     for slot, part in zip(active, parts, strict=True):
@@ -121,7 +126,7 @@ def placed(flat: torch.Tensor, active: Sequence[Slot], held: Sequence[torch.Tens
 
 
 def _constants_hold(
-    trial: Trial, active: Sequence[Slot], held: Sequence[torch.Tensor], watch: Watch, scales: Sequence[float]
+    trial: Trial, active: Sequence[TensorArgument], held: Sequence[torch.Tensor], watch: Watch, scales: Sequence[float]
 ) -> bool:
     """A number met in one run only may be computed: then it changes when the inputs change a little."""
     for run in {runs[0] for runs in watch.seen.values() if len(runs) == 1}:

@@ -11,7 +11,7 @@ from ingot.capture.op_semantics import operands
 from ingot.core.artefact import TensorInfo
 from ingot.core.fx import module_path, source_of, value_name
 from ingot.lower.partition_report import tensor_info
-from ingot.plan.model import Plan, Storage
+from ingot.plan.model import Plan, QParams
 from ingot.result.casting import Casting
 from ingot.result.details.model import Node, Read
 from ingot.result.details.recorded import spread_of
@@ -33,7 +33,7 @@ def places_of(casting: Casting) -> dict[str, int]:
 def _node(
     node: FxNode, plan: Plan, places: Mapping[str, int], stats: Mapping[str, Stats], errors: Mapping[str, float]
 ) -> Node:
-    info, storage, seen = tensor_info(node), plan.storage(node.name), stats.get(value_name(node))
+    info, storage, seen = tensor_info(node), plan.qparams(node.name), stats.get(value_name(node))
     inside = storage or _operand(node, plan)
     return Node(
         name=node.name,
@@ -59,15 +59,15 @@ def _op(node: FxNode) -> str:
     return str(getattr(node.target, "__name__", node.target)).removesuffix(".default")
 
 
-def _operand(node: FxNode, plan: Plan) -> Storage | None:
+def _operand(node: FxNode, plan: Plan) -> QParams | None:
     """How an op reads its first value: what it works on where its result goes on inside a kernel."""
-    return next((plan.storage(node.name, i) for i, n in enumerate(operands(node)) if n.op != "get_attr"), None)
+    return next((plan.qparams(node.name, i) for i, n in enumerate(operands(node)) if n.op != "get_attr"), None)
 
 
 def _stored(plan: Plan, name: str, info: TensorInfo) -> str:
     """Integers, or why there are none."""
     decided = plan.decision(name)
-    return info.dtype if decided is None else str(decided.storage) if decided.storage else decided.rule
+    return info.dtype if decided is None else str(decided.qparams) if decided.qparams else decided.rule
 
 
 def _reads(node: FxNode, plan: Plan) -> list[Read]:
@@ -76,12 +76,12 @@ def _reads(node: FxNode, plan: Plan) -> list[Read]:
     for place, read in enumerate(operands(node)):
         if read.op != "get_attr":
             decided = plan.decision(node.name, place)
-            before = plan.storage(read.name)
-            found.append(Read(read.name, _converts(before, decided.storage) if decided else ""))
+            before = plan.qparams(read.name)
+            found.append(Read(read.name, _converts(before, decided.qparams) if decided else ""))
     return found
 
 
-def _converts(before: Storage | None, after: Storage | None) -> str:
+def _converts(before: QParams | None, after: QParams | None) -> str:
     if before == after:
         return ""
     return "quantize" if before is None else "dequantize" if after is None else "requantize"

@@ -8,7 +8,7 @@ import numpy as np
 
 from ingot.calibrate.histogram import Stats
 from ingot.calibrate.statistics import Ranges
-from ingot.plan.model import Storage
+from ingot.plan.model import QParams
 from ingot.result.details.model import Recorded, Spread
 
 BINS = 48
@@ -21,7 +21,7 @@ def stats_of(ranges: Ranges | None) -> dict[str, Stats]:
     return {**{n: s for more in ranges.again.values() for n, s in more.values.items()}, **ranges.values}
 
 
-def spread_of(stats: Stats, storage: Storage | None) -> Spread:
+def spread_of(stats: Stats, storage: QParams | None) -> Spread:
     """Bins reach over what was recorded and what was chosen, whichever is wider."""
     chosen = storage.span if storage is not None and storage.axis is None else None
     low, high = (min(stats.min, *chosen), max(stats.max, *chosen)) if chosen else (stats.min, stats.max)

@@ -7,7 +7,7 @@ from torch.fx import Node
 
 from ingot.capture.op_semantics import operands
 from ingot.core.fx import constant_of, module_path
-from ingot.plan.model import Storage
+from ingot.plan.model import QParams
 from ingot.result.casting import Casting
 from ingot.result.details.model import Weight
 from ingot.result.details.nodes import places_of
@@ -21,13 +21,13 @@ def weights_of(casting: Casting) -> tuple[Weight, ...]:
         for operand, read in enumerate(operands(node)):
             tensor, name = constant_of(read), str(read.target)
             if tensor is not None and name not in found:
-                storage = casting.plan.storage(node.name, operand)
+                storage = casting.plan.qparams(node.name, operand)
                 found[name] = _weight(name, tensor, node, storage, places.get(node.name), layers.get(node.name))
     return tuple(found.values())
 
 
 def _weight(
-    name: str, tensor: torch.Tensor, reader: Node, storage: Storage | None, place: int | None, packed: int | None
+    name: str, tensor: torch.Tensor, reader: Node, storage: QParams | None, place: int | None, packed: int | None
 ) -> Weight:
     """`packed` is what a weight scheme counted for the matrix of this reader."""
     dtype = str(tensor.dtype).removeprefix("torch.") if storage is None else storage.dtype

@@ -20,7 +20,7 @@ def compared(first: Side, second: Side) -> Facts:
     return {
         "sides": [_side(name, facts) for name, facts, _ in (first, second)],
         "rows": [row for row in _rows(a, b) if row["first"] is not None or row["second"] is not None],
-        "plan": [dict(zip(("slot", "first", "second"), d, strict=True)) for d in first[2].differences(second[2])],
+        "plan": [dict(zip(("point", "first", "second"), d, strict=True)) for d in first[2].differences(second[2])],
         "host_ops": _hosts({name: facts["host_ops"] for name, facts, _ in (first, second)}),
         "versions": _versions(a["versions"], b["versions"]),
     }

@@ -14,7 +14,7 @@ import os
 from functools import cache
 from pathlib import Path
 
-from ingot.core.atomic_file import whole_file
+from ingot.core.atomic_file import atomic_write
 from ingot.errors import ArtefactError
 from ingot.targets.arm.requirements import VELA
 from ingot.targets.base import Ability
@@ -34,7 +34,7 @@ def keep(profile: str, learnt: dict[str, Ability]) -> None:
     if file is None or not lasting:
         return
     rows = {s: [sorted(a.runs), a.because] for s, a in (_read(profile) | lasting).items()}
-    with contextlib.suppress(ArtefactError), whole_file(file) as f:
+    with contextlib.suppress(ArtefactError), atomic_write(file) as f:
         f.write(json.dumps(rows).encode())
 
 

@@ -112,7 +112,7 @@ def _is_far(output: Seen, bar: float) -> bool:
 
 def _advice(search: Search, name: str) -> str:
     """A line of a recipe: the next wider form that the target has."""
-    storage, formats = search.plan.storage(name), search.evidence.target.numerics.formats
+    storage, formats = search.plan.qparams(name), search.evidence.target.numerics.formats
     now = storage.dtype if storage else "int8"
     wider = "int16" if "int16" in formats and now == "int8" else "float"
     return f'try scopes = [{{ name = "{name}", precision = "{wider}" }}] in a recipe, or read `ingot why` of it'
@@ -137,7 +137,7 @@ def _table(search: Search, errors: dict[str, float]) -> tuple[ValueCheck, ...]:
 
 
 def _row(search: Search, name: str, graph_db: float | None) -> ValueCheck:
-    node, storage, value = search.nodes[name], search.plan.storage(name), search.seen.get(name)
+    node, storage, value = search.nodes[name], search.plan.qparams(name), search.seen.get(name)
     stored = storage.dtype if storage else "float" if name in search.taps else "fused"
     row = ValueCheck(name, str(node.target), source_of(node), stored, graph_db)
     if value is None:

@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.core.fx import calls, copied, is_call, is_float, output_nodes
 from ingot.lower.edge import MAIN, lower_graph
-from ingot.plan.model import Plan, Storage
+from ingot.plan.model import Plan, QParams
 from ingot.quantize.audit import roundings
 from ingot.quantize.io import OUTPUT
 from ingot.verify.check import Evidence, run_artefact, run_graph, run_quantized
@@ -54,19 +54,19 @@ def _outputs(evidence: Evidence) -> list[Node]:
 
 def _stored_again(node: Node, place: int, plan: Plan) -> bool:
     """Returned in another form than it is stored in."""
-    return plan.storage(OUTPUT, place) not in (None, plan.storage(node.name))
+    return plan.qparams(OUTPUT, place) not in (None, plan.qparams(node.name))
 
 
 def _tap(node: Node | None, plan: Plan) -> Node | None:
     if node is None:
         return None
-    storage = plan.storage(node.name)
+    storage = plan.qparams(node.name)
     if storage is None:
         return None if node.meta.get("quantization_annotation") else node
     return next((u for q in stored_by(node, storage) for u in q.users if is_call(u, "dequantize_per_tensor")), None)
 
 
-def stored_by(node: Node, storage: Storage) -> list[Node]:
+def stored_by(node: Node, storage: QParams) -> list[Node]:
     """The quantizes that store the value as planned."""
     rounded = [u for u in node.users if is_call(u, "quantize_per_tensor")]
     reads = {q: [u for u in q.users if is_call(u, "dequantize_per_tensor")] for q in rounded}

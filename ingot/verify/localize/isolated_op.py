@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.core.fx import output_nodes
 from ingot.core.subgraph import extracted, inputs_of
-from ingot.plan.model import Storage
+from ingot.plan.model import QParams
 from ingot.quantize.io import encode
 from ingot.verify.check import run_exactly
 from ingot.verify.localize.intermediate_outputs import stored_by
@@ -59,10 +59,10 @@ def alone(search: Search, name: str) -> Alone:
     wanted = run_exactly(part, _fed(search, part, points), search.evidence.target)
     sides = [w[0] for w in wanted], search.seen[name].made[: len(wanted)]
     flat = [torch.cat([t.double().reshape(-1) for t in side]) for side in sides]
-    return Alone(steps(search.plan.storage(name), *flat), sqnr(*flat))
+    return Alone(steps(search.plan.qparams(name), *flat), sqnr(*flat))
 
 
-def steps(storage: Storage | None, wanted: torch.Tensor, made: torch.Tensor) -> float | None:
+def steps(storage: QParams | None, wanted: torch.Tensor, made: torch.Tensor) -> float | None:
     """The largest difference in steps of the storage; None where it is float."""
     if storage is None or not isinstance(storage.scale, float):
         return None
@@ -79,7 +79,7 @@ def _end(search: Search, name: str) -> Node:
 
 def _point(search: Search, name: str) -> Node:
     """Where the graph is cut: at the integers, since each reader has a dequantize of its own."""
-    storage, tap = search.plan.storage(name), search.taps[name]
+    storage, tap = search.plan.qparams(name), search.taps[name]
     if storage is None:
         return tap
     return next(q for q in stored_by(search.made[name], storage) if tap in q.users)
@@ -93,7 +93,7 @@ def _fed(search: Search, part: GraphModule, points: dict[Node, str]) -> list[tup
     def value(node: Node, i: int) -> torch.Tensor:
         if node not in points:
             return search.batches[i][places[node]]
-        return encode([search.seen[points[node]].made[i]], [search.plan.storage(points[node])])[0]
+        return encode([search.seen[points[node]].made[i]], [search.plan.qparams(points[node])])[0]
 
     # With state only the first batch begins where the graph does.
     count = 1 if search.evidence.program.state else len(search.batches)

@@ -16,7 +16,7 @@ import torch
 
 from ingot.capture.export import Program, capture
 from ingot.config.recipe import Recipe, read, recipe_from
-from ingot.core.atomic_file import whole_file
+from ingot.core.atomic_file import atomic_write
 from ingot.errors import InputError
 from ingot.verify.minify.case import Case, Unit, case_of, units_of
 from ingot.verify.minify.codegen import DATA, code_of, data_of, file_of
@@ -143,9 +143,9 @@ def _written(path: Path, trials: _Trials, ops_before: int, finished: bool, setup
     title = f"{case.target}: a cast that fails, cut from {ops_before} ops down to {case.ops}."
     told = "\n".join(textwrap.wrap(failure, 100)).replace("\\", "/").replace('"', "'")
     if data := data_of(case):
-        with whole_file(path.with_suffix(".pt")) as f:
+        with atomic_write(path.with_suffix(".pt")) as f:
             torch.save(data, f)
-    with whole_file(path) as f:
+    with atomic_write(path) as f:
         f.write(file_of(case, title, setup if _is_ones_own(case) else "", told).encode())
     done = _run(path)
     fails = done.returncode != 0 and trials.wanted.text.split(":")[0] in done.stderr

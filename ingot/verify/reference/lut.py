@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.core.fx import calls, is_call
 from ingot.plan.lut_alignment import gap_between
-from ingot.plan.model import Storage
+from ingot.plan.model import QParams
 from ingot.quantize.audit import parameters
 from ingot.targets.base import Target
 
@@ -51,7 +51,7 @@ def _lines(node: Node, target: Target) -> Lines | None:
     return Lines(_heights(node, torch.arange(-knots // 2, knots // 2 + 1) * gap, given.pop()), gap)
 
 
-def _heights(node: Node, x: Tensor, s: Storage) -> Tensor:
+def _heights(node: Node, x: Tensor, s: QParams) -> Tensor:
     """In float32, as tables are made. A pole is as large as can be stored; what is no number is read by nobody."""
     made: Tensor = node.target(x.float(), *node.args[1:], **node.kwargs)  # type: ignore[operator]
     quantize = torch.ops.quantized_decomposed.quantize_per_tensor.default

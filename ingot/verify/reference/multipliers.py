@@ -17,7 +17,7 @@ from ingot.capture.op_semantics import operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import calls, is_call
 from ingot.plan.cost_model import elements, multiplications
-from ingot.plan.model import Storage
+from ingot.plan.model import QParams
 from ingot.quantize.audit import parameters
 from ingot.targets.base import Target
 
@@ -48,7 +48,7 @@ def _multiplies(node: Node, factor: Node) -> bool:
     return weight_axis(node) is not None or (len(factor.users) == 1 and multiplications(node) > elements(node))
 
 
-def _meant(weight: Storage, ratio: float, bits: int) -> Tensor:
+def _meant(weight: QParams, ratio: float, bits: int) -> Tensor:
     scale = torch.tensor(weight.scale, dtype=torch.float64)
     mantissa, exponent = torch.frexp(scale * ratio)
     near = torch.ldexp((mantissa * 2**bits).round(), exponent - bits) / ratio
