@@ -26,7 +26,7 @@ _PUBLIC = {
     "Plan": "ingot.plan.model",
     "Recipe": "ingot.config.recipe",
     "Scope": "ingot.config.scopes",
-    "Spec": "ingot.config.scopes",
+    "Spec": "ingot.config.specs",
     "Training": "ingot.quantize.qat",
     "Casting": "ingot.result.casting",
     "Check": "ingot.core.artefact",
@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from ingot.capture.export import Program as Program
     from ingot.config.recipe import Recipe as Recipe
     from ingot.config.scopes import Scope as Scope
-    from ingot.config.scopes import Spec as Spec
+    from ingot.config.specs import Spec as Spec
     from ingot.core.artefact import Check as Check
     from ingot.errors import ArtefactError as ArtefactError
     from ingot.errors import CaptureError as CaptureError

@@ -52,7 +52,7 @@ def cast(
     _check_arguments(names, calibration, weights, on_mismatch)
     settings, steps = recipe_from(recipe), Steps(progress or Silent())
     for name in names:
-        found = find_target(name, settings.options, settings.beside)
+        found = find_target(name, settings.options, settings.extra_backends)
         if weights is not None:
             settled(weights_from(weights), found)
     kept: list[Batch] = []
@@ -107,7 +107,7 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: Any = None) -
     if ranges.fingerprint != program.fingerprint:
         raise PlanError("these ranges were recorded on another program", hint="record this program first")
     settings = recipe_from(recipe)
-    backend = find_target(target, settings.options, settings.beside)
+    backend = find_target(target, settings.options, settings.extra_backends)
     if backend.lowering.static_shapes and program.dynamic_shapes is not None:
         why = f"{backend.name} compiles for fixed shapes, and these were declared dynamic"
         hint = "leave dynamic_shapes out: the program is then made for the shapes of the example"
@@ -147,7 +147,7 @@ def _for_plan(plan: Plan, recipe: Any) -> Recipe:
 def train(program: Program, plan: Plan, *, recipe: Any = None) -> Training:
     """The plan as fake quantizers to train with: `loss(training(x)).backward()`, then lower(*training.finish())."""
     settings = _for_plan(plan, recipe)
-    target = find_target(plan.target, settings.options, settings.beside)
+    target = find_target(plan.target, settings.options, settings.extra_backends)
     form = rewrite_for(program, target, settings).program
     _must_match(plan, form)
     return prepare(form, plan, target)
@@ -167,7 +167,7 @@ def lower(program: Program, plan: Plan, *, recipe: Any = None) -> Casting:
 
 
 def _lower(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> Casting:
-    target = find_target(plan.target, recipe.options, recipe.beside)
+    target = find_target(plan.target, recipe.options, recipe.extra_backends)
     form = rewrite_for(program, target, recipe).program
     _must_match(plan, form)
     validate(plan, form.module, target)

@@ -42,7 +42,7 @@ def cast(
         program, batches = _captured(decoder, 1, target), steps_of(decoder, read[0][:CHECKED])
         prefill = _captured(decoder, many, target)
         prompts = [inputs for tokens in read[:PROMPTS] for inputs in chunks_of(decoder, tokens, many)]
-    recipe = {"lend_inputs": True}  # keys and values are megabytes
+    recipe = {"caller_owned_inputs": True}  # keys and values are megabytes
     others = {"prefill": (prefill, prompts)}
     casting = cast_weights(program, target, asked, batches, recipe, seen=seen, others=others, **how)
     if not given:

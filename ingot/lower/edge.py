@@ -209,7 +209,7 @@ def _serialise(edge: Any, program: Program, plan: Plan, target: Target, file: An
     # Without this a cache that starts non-zero starts as whatever memory held.
     names = ["b_" + n.replace(".", "_") for n in program.state]
     passes = [InitializedMutableBufferPass(names)] if names else []
-    memory = planning(bool(plan.settings.get("lend_inputs")), program.bounded_dims)
+    memory = planning(bool(plan.settings.get("caller_owned_inputs")), program.bounded_dims)
     config = ExecutorchBackendConfig(
         passes=passes, segment_alignment=target.lowering.alignment, memory_planning_pass=memory
     )

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from torch.fx import Node
 
 from ingot.capture.op_semantics import operands
-from ingot.config.scopes import Scope, Spec, Specs
+from ingot.config.scopes import Scope
+from ingot.config.specs import Spec, Specs
 from ingot.core.fx import is_float, output_nodes, source_of
 from ingot.errors import InputError, PlanError, nearest
 from ingot.plan.model import QParams

@@ -44,7 +44,7 @@ def _asked(node: Node, wish: str, work: Work) -> Format:
 
 def _cheapest(free: list[Node], form: Format, work: Work) -> None:
     """Those that save most bytes for the noise they add, as long as all of it together stays in the budget."""
-    room = work.total_noise * (10 ** (work.recipe.narrow_weights_may_cost_db / 10) - 1)
+    room = work.total_noise * (10 ** (work.recipe.int4_sqnr_budget_db / 10) - 1)
     added = (
         {n: weight_noise(n, form, work) - weight_noise(n, work.target.numerics.weight, work) for n in free}
         if room > 0

@@ -39,7 +39,7 @@ def assign(work: Work) -> None:
 
 def _improve(work: Work, costs: Costs, pair: tuple[str, str], unhurried: float) -> None:
     """Rounds of cuts between two precisions, until nothing changes."""
-    unasked = work.recipe.halving_noise_is_worth is None and pair[1] != "float"
+    unasked = work.recipe.noise_vs_latency is None and pair[1] != "float"
     worth = (work.target.cost.wider_integers if unasked else work.worth) / math.log(2) * unhurried
     for _ in range(ROUNDS):
         rate = worth / (_noise(work, costs) + ENOUGH)

@@ -193,12 +193,12 @@ def _notes(work: Work) -> Iterator[str]:
 
 def _narrowed(work: Work) -> Iterator[str]:
     """What came of the wish for narrower weights."""
-    if not work.recipe.narrow_weights_may_cost_db:
+    if not work.recipe.int4_sqnr_budget_db:
         return
     if not work.target.numerics.int4_weights:
-        yield f"{work.target.name} has no narrower weights: narrow_weights_may_cost_db does nothing here"
+        yield f"{work.target.name} has no narrower weights: int4_sqnr_budget_db does nothing here"
     elif not work.target.numerics.packs_int4:
-        yield f"{work.target.name} keeps narrower weights in whole bytes: narrow_weights_may_cost_db does nothing here"
+        yield f"{work.target.name} keeps narrower weights in whole bytes: int4_sqnr_budget_db does nothing here"
     else:
         yield f"{len(work.weights)} ops have narrower weights"
 

@@ -52,7 +52,7 @@ class Work:
     @property
     def worth(self) -> float:
         """What halving the noise may cost, as a share of the time."""
-        return WORTH if self.recipe.halving_noise_is_worth is None else self.recipe.halving_noise_is_worth
+        return WORTH if self.recipe.noise_vs_latency is None else self.recipe.noise_vs_latency
 
     def is_integer(self, node: Node) -> bool:
         return self.precisions.get(node, "float") != "float"

@@ -122,7 +122,7 @@ def _restrict(scope: Scope, nodes: list[Node], found: Constraints, target: Targe
     if unable and (not able or ({"op", "name"} & scope.chosen.keys() and scope.chosen.get("op") != "*")):
         raise _impossible(unable[0], scope, found, target)
     for node in able:
-        found.options[node] = {str(scope.precision): f"user_constraints_of by the recipe: {scope}"}
+        found.options[node] = {str(scope.precision): f"demanded by the recipe: {scope}"}
 
 
 def _only_creates(node: Node, found: Constraints) -> bool:

@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.capture.op_semantics import effect_of, operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
-from ingot.config.scopes import LIMITS
+from ingot.config.specs import LIMITS
 from ingot.core.fx import constant_of, source_of
 from ingot.errors import PlanError, nearest
 from ingot.plan.model import Decision, Plan, QParams

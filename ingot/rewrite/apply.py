@@ -37,7 +37,7 @@ def rewrite_for(program: Program, target: Target, recipe: Recipe) -> Rewritten:
     if program.rewritten_for == target.name:
         return Rewritten(program, ())
     ask = target.kernels.ability if target.kernels.cheap_to_query else None
-    return _legalized(program, target.name, recipe.without_rules, tuple(target.lowering.rules()), ask)
+    return _legalized(program, target.name, recipe.disabled_rewrites, tuple(target.lowering.rules()), ask)
 
 
 @lru_cache(maxsize=4)

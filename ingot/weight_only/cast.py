@@ -41,7 +41,7 @@ def cast_weights(
     `others` are more methods of the same model, each with what it is verified on.
     """
     settings, asked, steps = recipe_from(recipe), weights_from(weights), steps or Steps(Silent())
-    backend = find_target(target, settings.options, settings.beside)
+    backend = find_target(target, settings.options, settings.extra_backends)
     asked = settled(asked, backend)
     refuse_storage(settings)
     form = rewrite_for(program, backend, settings)

@@ -17,7 +17,7 @@ import torch
 import ingot
 from ingot.cli import main
 from ingot.config.recipe import Recipe, recipe_from
-from ingot.config.scopes import NAMED
+from ingot.config.specs import NAMED
 from ingot.targets.base import Target
 from tests.api.test_graphics import need_runner
 from tests.backends.test_backends import IMAGES, Sharpened, takes
@@ -71,7 +71,7 @@ def one_line_of_a_recipe(cast: list[str], capsys: pytest.CaptureFixture[str]) ->
     assert "2 delegates" in said
     assert "it is planned in float, which EthosUBackend does not run" in said
     assert main(["why", "split/", "erf"]) == 0
-    assert "user_constraints_of by the recipe: op erf" in capsys.readouterr().out
+    assert "demanded by the recipe: op erf" in capsys.readouterr().out
     assert main([*cast, "whole/", "--recipe", "one-line.toml"]) == 0
     assert "1 delegate, 0 host ops" in capsys.readouterr().out
     assert main(["diff", "split/", "whole/"]) == 0
@@ -175,7 +175,7 @@ def test_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 def test_the_recipe_of_the_graphics_guide_is_the_examples() -> None:
     (toml,) = re.findall(r"```toml\n(.*?)```", (ROOT / "docs/graphics.md").read_text(), re.S)
     shown, used = tomllib.loads(toml), tomllib.loads((ROOT / "examples/temporal.toml").read_text())
-    assert shown == {k: v for k, v in used.items() if k != "beside"}
+    assert shown == {k: v for k, v in used.items() if k != "extra_backends"}
 
 
 def test_the_recipe_in_the_guide_names_every_key() -> None:

@@ -50,7 +50,7 @@ def frames(n: int = 8) -> list[tuple[torch.Tensor, ...]]:
 
 
 RECIPE: dict[str, Any] = {
-    "beside": ["sampler"],
+    "extra_backends": ["sampler"],
     "channels_last": ["*"],
     "inputs": ["snorm8", "snorm8", "float"],
     "outputs": ["snorm8"],
@@ -174,7 +174,7 @@ def test_a_computed_image_shares_its_memory_with_a_texture(tmp_path: Path) -> No
 
     torch.manual_seed(0)
     batches = [(torch.rand(1, 4, SIZE, SIZE) * 2 - 1, torch.rand(1, 20, SIZE, 2) * 2.4 - 1.2) for _ in range(4)]
-    recipe = {"beside": ["sampler"], "channels_last": ["image", "grid_sampler"], "inputs": ["snorm8", "float"]}
+    recipe = {"extra_backends": ["sampler"], "channels_last": ["image", "grid_sampler"], "inputs": ["snorm8", "float"]}
     recipe |= {"scopes": [{"op": "grid_sampler*", "inputs": ["snorm8", "float"]}], "outputs": ["snorm8"]}
     casting = ingot.cast(Blurred(), batches[0], target="vgf", calibration=batches, recipe=recipe | HERE)
     assert casting.delegates[-1].inputs[-1].dtype == "float32"
@@ -231,7 +231,7 @@ def test_a_sampler_whose_result_is_a_grid_is_grid_arithmetic() -> None:
 def test_a_producer_of_both_stays_in_the_precision_of_the_image_path() -> None:
     torch.manual_seed(0)
     batches = [(torch.randn(1, 3, 16, 16),) for _ in range(4)]
-    recipe = {"beside": ["sampler"], "scopes": [{"feeds": "grid_sampler*:1", "precision": "float"}]}
+    recipe = {"extra_backends": ["sampler"], "scopes": [{"feeds": "grid_sampler*:1", "precision": "float"}]}
     casting = ingot.cast(Shared("shared"), batches[0], target="vgf", calibration=batches, recipe=recipe | HERE)
     assert casting.plan.qparams("conv2d") is not None or casting.plan.qparams("tanh") is not None
     assert casting.plan.qparams("conv2d_1") is casting.plan.qparams("sigmoid") is None
@@ -253,7 +253,7 @@ def test_a_sampler_beside_any_target(target: str) -> None:
 
     torch.manual_seed(0)
     batches = [(torch.randn(2, 3, 9, 12), torch.rand(2, 7, 8, 2) * 3 - 1.5) for _ in range(6)]
-    recipe = {"beside": ["sampler-rgba"]} | (HERE if target == "vgf" else {})
+    recipe = {"extra_backends": ["sampler-rgba"]} | (HERE if target == "vgf" else {})
     casting = ingot.cast(Sampled(), batches[0], target=target, calibration=batches, recipe=recipe)
     assert [d.backend for d in casting.delegates][1] == "IngotSampler"
     assert casting.delegates[1].inputs[0].shape == (2, 4, 9, 12)  # RGB padded to RGBA
@@ -270,7 +270,7 @@ def test_a_float_image_with_an_integer_grid() -> None:
             return F.grid_sample(x, grid, align_corners=True) * 2
 
     batches = [(torch.randn(1, 2, 6, 6), torch.rand(1, 5, 4, 2) * 2 - 1) for _ in range(4)]
-    recipe = {"beside": ["sampler"], "inputs": ["float", "snorm16"]}
+    recipe = {"extra_backends": ["sampler"], "inputs": ["float", "snorm16"]}
     recipe["scopes"] = [{"op": "grid_sampler*", "inputs": ["float", "snorm16"], "output": "float"}]
     casting = ingot.cast(Sampled(), batches[0], target="vgf", calibration=batches, recipe=recipe | HERE)
     assert {i.dtype for i in casting.delegates[0].inputs} == {"float32", "int16"}
@@ -385,7 +385,7 @@ def test_a_plan_remembers_what_it_needs(cast: ingot.Casting, net: Temporal) -> N
         ({"inputs": ["snorm8"]}, "the recipe has 1 inputs, the model has 3: frame, previous, motion"),
         ({"inputs": {"frme": "snorm8"}}, "no input 'frme'.*frame"),
         ({"outputs": ["snorm8", "float"]}, "2 outputs, the model has 1"),
-        ({"beside": ["samplr"]}, "no backend 'samplr'.*sampler"),
+        ({"extra_backends": ["samplr"]}, "no backend 'samplr'.*sampler"),
         ({"channels_last": ["framme"]}, "no input or output 'framme'.*frame"),
         ({"scopes": [{"op": "grid_sampler*", "inputs": ["snorm16", "snorm16"]}]}, "asked to hold int16"),
         ({"scopes": [{"op": "grid_sampler*", "inputs": ["snorm8", "snorm8", "snorm8"]}]}, "operand 2.*reads 2 values"),
@@ -395,7 +395,7 @@ def test_a_plan_remembers_what_it_needs(cast: ingot.Casting, net: Temporal) -> N
     ],
 )
 def test_wrong_recipes(net: Temporal, wrong: dict[str, Any], said: str) -> None:
-    recipe = {"beside": ["sampler"]} | HERE | wrong
+    recipe = {"extra_backends": ["sampler"]} | HERE | wrong
     with pytest.raises(ingot.IngotError, match=said):
         ingot.cast(net, frames()[0], target="vgf", calibration=frames(2), recipe=recipe)
 

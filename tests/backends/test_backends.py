@@ -133,7 +133,7 @@ IMAGES = [(torch.randn(1, 3, 12, 12, generator=torch.Generator().manual_seed(i))
 
 
 def cast(net: nn.Module, target: str, beside: str) -> ingot.Casting:
-    recipe: dict[str, Any] = {"beside": [beside]}
+    recipe: dict[str, Any] = {"extra_backends": [beside]}
     if target == "vgf":
         recipe["options"] = {"run_on": "reference-model"}
     return ingot.cast(net.eval(), IMAGES[0], target=target, calibration=IMAGES, recipe=recipe)

@@ -15,7 +15,8 @@ import ingot
 from ingot.calibrate.statistics import Ranges
 from ingot.cli import main
 from ingot.config.recipe import Recipe, recipe_from
-from ingot.config.scopes import Scope, Spec
+from ingot.config.scopes import Scope
+from ingot.config.specs import Spec
 from ingot.plan.model import Plan, QParams, QuantizationPoint
 
 
@@ -57,7 +58,7 @@ def precision(plan: Plan, name: str) -> str:
 def test_a_scope_is_an_op_a_type_a_path_or_a_name(recorded, scope: dict[str, str]) -> None:
     plan = planned(recorded, scopes=[{**scope, "precision": "float"}])
     assert precision(plan, "conv2d_2") == "float"
-    assert "user_constraints_of by the recipe" in plan.why("conv2d_2")
+    assert "demanded by the recipe" in plan.why("conv2d_2")
     elsewhere = "float" if {"type", "op"} & scope.keys() else "int8"
     assert precision(plan, "conv2d_1") == elsewhere
 
@@ -160,7 +161,7 @@ def test_inputs_and_outputs_as_asked() -> None:
         ({"inputs": {"y": "snorm8"}}, "no input 'y'.*x"),
         ({"outputs": ["snrom8"]}, "did you mean 'snorm8'"),
         ({"inputs": [{"dtype": "int7"}]}, "did you mean 'int8'"),
-        ({"inputs": [{"dtype": "int8", "scael": 1}]}, "unknown key 'scael' in 'inputs'.*scale"),
+        ({"inputs": [{"dtype": "int8", "scael": 1}]}, "unknown key 'scael' in a tensor spec.*scale"),
         ({"inputs": [{"dtype": "int8", "qmin": -300}]}, "int8 holds -128 … 127"),
         ({"inputs": [{"dtype": "int8", "scale": -1.0}]}, "a scale is positive"),
         ({"scopes": [{"precision": "float"}]}, "exactly one of op, type, path, name"),
@@ -170,7 +171,7 @@ def test_inputs_and_outputs_as_asked() -> None:
         ({"range": "mise"}, "did you mean 'mse'"),
         ({"range": "percentile:2"}, "no percentile"),
         ({"rnage": "mse"}, "did you mean 'range'"),
-        ({"halving_noise_is_worth": -1.0}, "a share of time"),
+        ({"noise_vs_latency": -1.0}, "'noise_vs_latency' in the recipe.*greater than or equal to 0"),
         ({"options": {"system": "x"}}, "no option 'system'"),
     ],
 )
@@ -255,9 +256,9 @@ def test_an_edited_plan_is_replayed(recorded) -> None:
     assert ingot.verify(casting, BATCHES).passed
 
 
-def edited(plan: Plan, slot: QuantizationPoint, **changes) -> Plan:
+def edited(plan: Plan, point: QuantizationPoint, **changes) -> Plan:
     def change(d):
-        return dataclasses.replace(d, qparams=dataclasses.replace(d.qparams, **changes)) if d.point == slot else d
+        return dataclasses.replace(d, qparams=dataclasses.replace(d.qparams, **changes)) if d.point == point else d
 
     return dataclasses.replace(plan, decisions=tuple(map(change, plan)))
 
@@ -271,9 +272,9 @@ def edited(plan: Plan, slot: QuantizationPoint, **changes) -> Plan:
         (QuantizationPoint("add"), {"dtype": "int16"}, "xnnpack stores int8 there"),
     ],
 )
-def test_an_edit_that_cannot_be_is_refused(recorded, slot: QuantizationPoint, changes: dict, said: str) -> None:
+def test_an_edit_that_cannot_be_is_refused(recorded, point: QuantizationPoint, changes: dict, said: str) -> None:
     with pytest.raises(ingot.PlanError, match=said):
-        ingot.lower(recorded[0], edited(planned(recorded), slot, **changes))
+        ingot.lower(recorded[0], edited(planned(recorded), point, **changes))
 
 
 def test_a_slot_that_does_not_exist_is_refused(recorded) -> None:
@@ -435,9 +436,9 @@ def test_wrong_types_are_refused_in_words(recorded, recipe: dict) -> None:
         (QuantizationPoint("add"), {"axis": 0, "scale": (0.1,), "zero_point": (0,)}),
     ],
 )
-def test_more_edits_that_cannot_be(recorded, slot: QuantizationPoint, changes: dict) -> None:
+def test_more_edits_that_cannot_be(recorded, point: QuantizationPoint, changes: dict) -> None:
     with pytest.raises(ingot.PlanError, match="cannot be stored"):
-        ingot.lower(recorded[0], edited(planned(recorded), slot, **changes))
+        ingot.lower(recorded[0], edited(planned(recorded), point, **changes))
 
 
 def test_biases_follow_an_edit(recorded) -> None:

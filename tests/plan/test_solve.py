@@ -112,7 +112,7 @@ def test_noise_is_predicted() -> None:
 
     x, y = digits()
     batches = [(x[i : i + 8],) for i in range(0, 128, 8)]
-    recipe = {"halving_noise_is_worth": 0.0}
+    recipe = {"noise_vs_latency": 0.0}
     casting = ingot.cast(fitted(x, y), batches[0], target="xnnpack", calibration=batches, recipe=recipe)
     (note,) = [n for n in casting.notes if "predicted SQNR" in n]
     predicted = float(note.split(": ")[1].split()[0])
@@ -126,7 +126,7 @@ def test_noise_is_bought_back_with_time() -> None:
     ranges = ingot.record(program, batches)
     floats = []
     for worth in (0.0, 0.3, 10.0):
-        plan = ingot.plan(program, ranges, "xnnpack", recipe={"halving_noise_is_worth": worth})
+        plan = ingot.plan(program, ranges, "xnnpack", recipe={"noise_vs_latency": worth})
         floats.append(sum(d.qparams is None and "float" in d.rule for d in plan))
     assert floats[0] <= floats[1] <= floats[2]
     assert floats[0] < floats[2]

@@ -52,7 +52,7 @@ def trained() -> tuple[ingot.Program, Plan, ingot.Program, Plan, float, float]:
     x, y = digits()
     batches = [(x[i : i + 16],) for i in range(0, 256, 16)]
     program = ingot.capture(fitted(x, y), batches[0])
-    plan = ingot.plan(program, ingot.record(program, batches), "xnnpack", recipe={"halving_noise_is_worth": 0.0})
+    plan = ingot.plan(program, ingot.record(program, batches), "xnnpack", recipe={"noise_vs_latency": 0.0})
     training = ingot.train(program, plan)
     optimizer, losses = torch.optim.Adam(training.parameters(), lr=3e-3), []
     for i in range(80):

@@ -126,10 +126,10 @@ def test_what_does_not_match_is_still_right(name: str) -> None:
 
 def test_a_rule_can_be_switched_off_by_name() -> None:
     program = ingot.capture(nn.LayerNorm(4), (X3,))
-    without = rewrite_for(program, find_target("xnnpack"), Recipe(without_rules=("layer norm as products",)))
+    without = rewrite_for(program, find_target("xnnpack"), Recipe(disabled_rewrites=("layer norm as products",)))
     assert not without.rewrites
     with pytest.raises(ingot.InputError, match="did you mean 'layer norm as products'"):
-        rewrite_for(program, find_target("xnnpack"), Recipe(without_rules=("layer norm as product",)))
+        rewrite_for(program, find_target("xnnpack"), Recipe(disabled_rewrites=("layer norm as product",)))
 
 
 class Norms(nn.Module):

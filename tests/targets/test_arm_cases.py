@@ -115,7 +115,7 @@ class Regions(nn.Module):
 
 @pytest.mark.parametrize(("name", "precision"), [("vgf", "int16"), ("vgf", "float"), ("ethos-u55-128", "int16"), ("ethos-u85-256", "int16")])  # fmt: skip
 def test_a_region_of_another_precision_is_inside(name: str, precision: str) -> None:
-    recipe = {"scopes": [{"path": "grid", "precision": precision}], "halving_noise_is_worth": 0.0}
+    recipe = {"scopes": [{"path": "grid", "precision": precision}], "noise_vs_latency": 0.0}
     casting = cast(Regions(), need(name), recipe=recipe)
     assert_whole(casting, 60)
     assert stored(casting.plan)["conv2d_1"] == precision
@@ -302,7 +302,7 @@ def test_weights_of_four_bits(name: str) -> None:
 @pytest.mark.parametrize("name", ["ethos-u55-128", "ethos-u85-256"])
 def test_the_planner_chooses_where_four_bits_cost_least(name: str) -> None:
     plain = cast(Regions(), need(name))
-    narrow = cast(Regions(), name, recipe={"narrow_weights_may_cost_db": 14})
+    narrow = cast(Regions(), name, recipe={"int4_sqnr_budget_db": 14})
     assert_whole(narrow)
     four = [d.point.node for d in narrow.plan if d.qparams is not None and d.qparams.qmax == 7]
     eight = [
@@ -319,7 +319,7 @@ def test_the_planner_chooses_where_four_bits_cost_least(name: str) -> None:
 
 @pytest.mark.parametrize(("name", "says"), [("xnnpack", "has no narrower weights"), ("vgf", "in whole bytes")])
 def test_where_narrow_weights_save_nothing_the_wish_is_answered(name: str, says: str) -> None:
-    casting = cast(Regions(), name if name == "xnnpack" else need(name), recipe={"narrow_weights_may_cost_db": 20})
+    casting = cast(Regions(), name if name == "xnnpack" else need(name), recipe={"int4_sqnr_budget_db": 20})
     assert any(says in note for note in casting.notes)
     assert not any(d.qparams is not None and d.qparams.qmax == 7 for d in casting.plan)
 

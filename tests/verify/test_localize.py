@@ -96,7 +96,7 @@ def sharpened(x: torch.Tensor) -> torch.Tensor:
 
 
 def test_integers_are_compared_in_steps(wrong_backend: str) -> None:
-    finding = ingot.localize(cast(sharpened, recipe={"beside": [wrong_backend]}), IMAGES)
+    finding = ingot.localize(cast(sharpened, recipe={"extra_backends": [wrong_backend]}), IMAGES)
     assert (finding.kind, finding.value) == ("backend", "sharpen")
     assert "given the same numbers it is off by up to" in finding.verdict
     assert rows(finding)["sharpen"].stored == "int8"

@@ -50,12 +50,12 @@ def test_a_real_failure(middle: Any, error: str, op: str, most: int, tmp_path: P
 @pytest.mark.slow
 def test_backends_of_ones_own(wrong_backend: str, tmp_path: Path) -> None:  # noqa: F811
     """What registers them is at the top of the file; demands that the failure does not need are not in it."""
-    recipe = {"beside": [wrong_backend], "correct_biases": False}
+    recipe = {"extra_backends": [wrong_backend], "correct_biases": False}
     setup = "from tests.verify.test_localize import register\n\nregister()"
     done = reduce(sharpened, tmp_path / "repro.py", recipe=recipe, setup=setup)
     assert done.reproduces
     assert done.ops == 1
-    assert "recipe={'beside': ['doubling']}" in done.path.read_text()
+    assert "recipe={'extra_backends': ['doubling']}" in done.path.read_text()
 
 
 def test_without_time_the_whole_model_is_written(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from ingot.capture.export import Program, capture
-from ingot.config.recipe import Recipe, read, recipe_from
+from ingot.config.recipe import Recipe, read_toml, recipe_from
 from ingot.core.atomic_file import atomic_write
 from ingot.errors import InputError
 from ingot.verify.minify.case import Case, Unit, case_of, units_of
@@ -133,7 +133,7 @@ def _plain_recipe(recipe: Any) -> dict[str, Any]:
     if isinstance(recipe, Recipe):
         usual = Recipe()
         return {f.name: v for f in fields(Recipe) if (v := getattr(recipe, f.name)) != getattr(usual, f.name)}
-    table = dict(recipe) if isinstance(recipe, Mapping) else read(Path(recipe)) if recipe is not None else {}
+    table = dict(recipe) if isinstance(recipe, Mapping) else read_toml(Path(recipe)) if recipe is not None else {}
     recipe_from(table)  # refuse it here, not in a trial
     return table
 
@@ -156,7 +156,7 @@ def _written(path: Path, trials: _Trials, ops_before: int, finished: bool, setup
 def _is_ones_own(case: Case) -> bool:
     """Ops that torch does not bring, or other backends: somebody has to register them."""
     ops = [unit[0].target for unit in units_of(case.module)]
-    return "beside" in case.recipe or any(getattr(op, "namespace", "aten") != "aten" for op in ops)
+    return "extra_backends" in case.recipe or any(getattr(op, "namespace", "aten") != "aten" for op in ops)
 
 
 def _run(path: Path) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,16 @@
+"""JSON schema of what users write, for editors: `ingot schema > recipe.schema.json`."""
+
+from __future__ import annotations
+
+import json
+
+from pydantic import TypeAdapter
+
+from ingot.config.recipe import Recipe
+
+
+def recipe_schema() -> str:
+    """Of a recipe in TOML or JSON."""
+    schema = TypeAdapter(Recipe).json_schema(mode="validation")
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    return json.dumps({**head, **schema, "title": "Ingot recipe"}, indent=1)

@@ -1,0 +1,76 @@
+"""What users write, checked by pydantic; its errors in Ingot's form: what · where · why · try."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from functools import wraps
+from typing import Any, TypeVar, dataclass_transform
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from ingot.errors import InputError, nearest
+
+T = TypeVar("T")
+# Strict: "20" is no number and 1 is no bool, in Python as in TOML. An int is a float.
+# Docstrings of fields are descriptions in the JSON schema.
+CONFIG = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
+
+
+@dataclass_transform(frozen_default=True)
+def checked(what: str) -> Callable[[type[T]], type[T]]:
+    """A frozen dataclass whose fields are validated whenever it is made; a wrong one is an InputError."""
+
+    def decorate(kind: type[T]) -> type[T]:
+        made: Any = dataclass(frozen=True, config=CONFIG)(kind)
+        init = made.__init__
+
+        @wraps(init)
+        def checked_init(self: Any, *args: Any, **kwargs: Any) -> None:
+            try:
+                init(self, *args, **kwargs)
+            except ValidationError as e:
+                raise refusal(e, what, made) from e
+
+        made.__init__ = checked_init
+        return made
+
+    return decorate
+
+
+def parsed(kind: type[T], data: object, what: str) -> T:
+    """`data` (of TOML or JSON) as `kind`, which may be any type that pydantic knows."""
+    try:
+        return TypeAdapter(kind).validate_python(data, strict=False)
+    except ValidationError as e:
+        raise refusal(e, what, kind) from e
+
+
+def parsed_json(kind: type[T], text: str | bytes, what: str) -> T:
+    try:
+        return TypeAdapter(kind).validate_json(text)
+    except ValidationError as e:
+        raise refusal(e, what, kind) from e
+
+
+def refusal(error: ValidationError, what: str, kind: Any) -> InputError:
+    """The first problem: its path, what was expected, and the nearest key where one is unknown."""
+    first = error.errors(include_url=False)[0]
+    path = [p for p in first["loc"] if not isinstance(p, str) or "[" not in p]
+    key = str(path[-1]) if path else ""
+    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        known = [f.name for f in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
+        return InputError(f"unknown key '{key}' in {what}", hint=nearest(key, known) if known else None)
+    where = ".".join(map(str, path))
+    why = f"{first['msg']}; given: {first['input']!r:.80}" if not isinstance(first["input"], dict) else first["msg"]
+    return InputError(f"'{where}' in {what} is not valid" if where else f"{what} is not valid", why=why)
+
+
+def fields_of(kind: type[T], data: Mapping[str, Any], what: str) -> T:
+    """One table of a file as its dataclass."""
+    known = [f.name for f in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for name in data:
+        if name not in known:
+            raise InputError(f"unknown key '{name}' in {what}", hint=nearest(name, known))
+    return kind(**data)
