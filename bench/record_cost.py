@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from ingot.calibrate.recorder import record_module
-from ingot.capture.export import capture
+from ingot.capture.export import capture_program as capture
 
 # MobileNetV2's own table: expansion, channels, repeats, stride.
 BLOCKS = [(1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1)]

@@ -1,20 +1,23 @@
-"""The whole story on one page: capture, record, plan, lower, verify; and cast, which is all five."""
+"""The verbs on one page: capture, record, plan, lower, verify; and cast, which is all five."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Literal, overload
 
 import torch
+from torch.export import ExportedProgram
+from torch.utils import _pytree as pytree
 
 from ingot.calibrate.recorder import measured_again, record_module
 from ingot.calibrate.statistics import Ranges
-from ingot.capture.export import Program, restore_state
-from ingot.capture.export import capture as _capture
-from ingot.config.recipe import Recipe, recipe_from
+from ingot.capture.export import Program, capture_program, restore_state
+from ingot.capture.inputs import Batch, Inputs, call_of
+from ingot.config.recipe import Recipe, RecipeLike, recipe_from
 from ingot.core.artefact import Check
-from ingot.core.progress import Silent, Steps
+from ingot.core.progress import Reporter, Silent, Steps
 from ingot.errors import InputError, PlanError
 from ingot.plan.model import Plan
 from ingot.plan.search import METHODS, can_rehearse, rehearsed
@@ -26,71 +29,145 @@ from ingot.quantize.qat import Training, prepare
 from ingot.result.assemble import check_of, localized, lowered, verified
 from ingot.result.casting import Casting
 from ingot.rewrite.apply import rewrite_for
+from ingot.targets.base import Target
 from ingot.targets.registry import Availability, available_targets, find_target
 from ingot.verify.localize.finding import Finding
+from ingot.verify.minify.reducer import Reduction
+from ingot.verify.minify.reducer import reduce as _reduce
 from ingot.weight_only.cast import cast_weights
 from ingot.weight_only.dtypes import in_float32, widened
-from ingot.weight_only.options import settled, weights_from
+from ingot.weight_only.options import Weights, settled, weights_from
 
-Batch = tuple[torch.Tensor, ...]
+Model = torch.nn.Module | ExportedProgram
+DynamicShapes = Mapping[str, object] | Sequence[object] | None  # as torch.export takes them
+WeightsLike = Weights | Mapping[str, object] | str | None
+OnMismatch = Literal["raise", "keep"]
+
+
+@overload
+def cast(
+    model: Model,
+    example_inputs: Batch | None = None,
+    *,
+    target: str,
+    calibration: Iterable[Batch] | None = None,
+    validation: Iterable[Batch] | None = None,
+    recipe: RecipeLike = None,
+    dynamic_shapes: DynamicShapes = None,
+    weights: WeightsLike = None,
+    on_mismatch: OnMismatch = "raise",
+    progress: Reporter | None = None,
+) -> Casting: ...
+
+
+@overload
+def cast(
+    model: Model,
+    example_inputs: Batch | None = None,
+    *,
+    target: list[str] | tuple[str, ...],
+    calibration: Iterable[Batch] | None = None,
+    validation: Iterable[Batch] | None = None,
+    recipe: RecipeLike = None,
+    dynamic_shapes: DynamicShapes = None,
+    weights: WeightsLike = None,
+    on_mismatch: OnMismatch = "raise",
+    progress: Reporter | None = None,
+) -> dict[str, Casting]: ...
 
 
 def cast(
-    model: Any,
-    example_inputs: Any,
+    model: Model,
+    example_inputs: Batch | None = None,
     *,
     target: str | list[str] | tuple[str, ...],
-    calibration: Iterable[Any] | None = None,
-    recipe: Any = None,
-    dynamic_shapes: Any = None,
-    weights: Any = None,
-    on_mismatch: str = "raise",
-    progress: Any = None,
-) -> Any:
-    """Cast `model` for `target`: a Casting that was executed and compared, or a dict of them for several targets."""
+    calibration: Iterable[Batch] | None = None,
+    validation: Iterable[Batch] | None = None,
+    recipe: RecipeLike = None,
+    dynamic_shapes: DynamicShapes = None,
+    weights: WeightsLike = None,
+    on_mismatch: OnMismatch = "raise",
+    progress: Reporter | None = None,
+) -> Casting | dict[str, Casting]:
+    """Quantize and lower `model` for `target`, execute the result and compare it with the float model.
+
+    One target gives a Casting, several give a dict by target from one calibration run. Batches are tensors, tuples of
+    positional arguments, mappings of keyword arguments (a DataLoader of dicts), or `ingot.Inputs`. The artefact is
+    verified on all of `validation`, else on the first calibration batches. `example_inputs` may be left out for an
+    ExportedProgram. `weights` asks for a weight-only or dynamic-activation scheme such as "8da4w".
+    """
     names = [target] if isinstance(target, str) else list(target)
     _check_arguments(names, calibration, weights, on_mismatch)
     settings, steps = recipe_from(recipe), Steps(progress or Silent())
-    for name in names:
-        found = find_target(name, settings.options, settings.extra_backends)
+    for found in (find_target(name, settings.options, settings.extra_backends) for name in names):
         if weights is not None:
             settled(weights_from(weights), found)
-    kept: list[Batch] = []
     if weights is not None:
-        program = _in_float32(model, example_inputs, dynamic_shapes, steps)
-        batches = [program.flatten(widened(b)) for b in calibration or ()]
-        made = {n: cast_weights(program, n, weights, batches, settings, steps.fork(), on_mismatch) for n in names}
-        return made[names[0]] if isinstance(target, str) else made
-    with steps("capture"):
-        program = capture(model, example_inputs, dynamic_shapes=dynamic_shapes)
-    with steps("record") as tick:
-        ranges = record(program, _keeping(calibration, kept, settings.verify_batches), on_batch=lambda n: tick(n, None))
-    made = {name: _cast_for(name, program, ranges, settings, kept, steps.fork(), on_mismatch) for name in names}
+        data = calibration or (), validation
+        made = _cast_weight_only(
+            model, example_inputs, names, data, settings, dynamic_shapes, weights, on_mismatch, steps
+        )
+    else:
+        assert calibration is not None
+        made = _cast_static(
+            model, example_inputs, names, calibration, validation, settings, dynamic_shapes, on_mismatch, steps
+        )
     return made[names[0]] if isinstance(target, str) else made
 
 
-def _in_float32(model: Any, example_inputs: Any, dynamic_shapes: Any, steps: Steps) -> Program:
+def _cast_static(
+    model: Model, example_inputs: Batch | None, names: list[str], calibration: Iterable[Batch],
+    validation: Iterable[Batch] | None, recipe: Recipe, dynamic_shapes: DynamicShapes, on_mismatch: OnMismatch,
+    steps: Steps,
+) -> dict[str, Casting]:  # fmt: skip
+    """One calibration run for all targets."""
+    kept: list[Batch] = []
     with steps("capture"):
-        computed, note = in_float32(model)
-        program = capture(computed, widened(example_inputs), dynamic_shapes=dynamic_shapes)
-    return replace(program, notes=(*program.notes, *([note] if note else ())))
+        program = capture(model, example_inputs, dynamic_shapes=dynamic_shapes)
+    with steps("record") as tick:
+        seen = _keeping(calibration, kept, recipe.verify_batches)
+        ranges = record(program, seen, on_batch=lambda n: tick(n, None))
+    checked = kept if validation is None else list(validation)
+    return {name: _cast_for(name, program, ranges, recipe, checked, steps.fork(), on_mismatch) for name in names}
 
 
 def _cast_for(
-    target: str, program: Program, ranges: Ranges, recipe: Recipe, kept: list[Batch], steps: Steps, on_mismatch: str
-) -> Casting:
+    target: str, program: Program, ranges: Ranges, recipe: Recipe, batches: list[Batch], steps: Steps,
+    on_mismatch: OnMismatch,
+) -> Casting:  # fmt: skip
     with steps("plan"):
         made = plan(program, ranges, target, recipe=recipe)
-    return verified(_lower(program, made, recipe, steps), kept, steps, on_mismatch, ranges)
+    return verified(_lower(program, made, recipe, steps), batches, steps, on_mismatch, ranges)
 
 
-def capture(model: Any, example_inputs: Any, *, dynamic_shapes: Any = None) -> Program:
-    """Export the model and bring it into normal form; refuses what cannot be cast, in a sentence."""
-    return _capture(model, example_inputs, dynamic_shapes=dynamic_shapes)
+def _cast_weight_only(
+    model: Model, example_inputs: Batch | None, names: list[str],
+    data: tuple[Iterable[Batch], Iterable[Batch] | None], recipe: Recipe, dynamic_shapes: DynamicShapes,
+    weights: WeightsLike, on_mismatch: OnMismatch, steps: Steps,
+) -> dict[str, Casting]:  # fmt: skip
+    """In float32, whatever dtype the checkpoint has."""
+    with steps("capture"):
+        computed, note = in_float32(model)
+        example = None if example_inputs is None else _in_float32(example_inputs)
+        program = capture(computed, example, dynamic_shapes=dynamic_shapes)
+    program = replace(program, notes=(*program.notes, *([note] if note else ())))
+    batches, checked = ([program.flatten(_in_float32(b)) for b in some or ()] for some in data)
+    how = {"on_mismatch": on_mismatch, "checked": checked or None}
+    return {n: cast_weights(program, n, weights, batches, recipe, steps.fork(), **how) for n in names}
 
 
-def record(program: Program, batches: Iterable[Any], *, on_batch: Callable[[int], None] | None = None) -> Ranges:
-    """One float run over the batches: statistics per value, for every target and precision.
+def _in_float32(batch: Batch) -> Inputs:
+    args, kwargs = widened(call_of(batch))
+    return Inputs(*args, **kwargs)
+
+
+def capture(model: Model, example_inputs: Batch | None = None, *, dynamic_shapes: DynamicShapes = None) -> Program:
+    """Export the model and bring it into canonical form; a model that cannot be cast is refused with its line."""
+    return capture_program(model, example_inputs, dynamic_shapes=dynamic_shapes)
+
+
+def record(program: Program, batches: Iterable[Batch], *, on_batch: Callable[[int], None] | None = None) -> Ranges:
+    """Calibrate: one float run over the batches, statistics per value, for every target and precision.
 
     A program with state (a cache, a hidden state) sees the batches as a sequence, from the initial state on.
     """
@@ -102,50 +179,48 @@ def record(program: Program, batches: Iterable[Any], *, on_batch: Callable[[int]
         restore_state(program.module, program.state)
 
 
-def plan(program: Program, ranges: Ranges, target: str, *, recipe: Any = None) -> Plan:
-    """What every value is stored as on `target`, and why."""
+def plan(program: Program, ranges: Ranges, target: str, *, recipe: RecipeLike = None) -> Plan:
+    """Solve for the quantization of every value on `target`, with reasons."""
     if ranges.fingerprint != program.fingerprint:
         raise PlanError("these ranges were recorded on another program", hint="record this program first")
     settings = recipe_from(recipe)
     backend = find_target(target, settings.options, settings.extra_backends)
-    if backend.lowering.static_shapes and program.dynamic_shapes is not None:
-        why = f"{backend.name} compiles for fixed shapes, and these were declared dynamic"
+    _refuse_unplannable(program, backend, settings)
+    form = rewrite_for(program, backend, settings)
+    made = _planned(form.program, ranges, backend, form.rewrites, settings)
+    images = images_of(settings.channels_last, form.program.module)
+    return replace(made, channels_last=images, integer_io=settings.integer_io, settings=settings.remembered)
+
+
+def _refuse_unplannable(program: Program, target: Target, recipe: Recipe) -> None:
+    if target.lowering.static_shapes and program.dynamic_shapes is not None:
+        why = f"{target.name} compiles for fixed shapes, and these were declared dynamic"
         hint = "leave dynamic_shapes out: the program is then made for the shapes of the example"
         raise PlanError("dynamic shapes cannot be cast for this target", why=why, hint=hint)
-    if settings.quantize and not backend.numerics.formats:
+    if recipe.quantize and not target.numerics.formats:
         hint = "weights='4w' (or another scheme that it offers), or quantize = false in a recipe"
-        raise PlanError(
-            f"{backend.name} is not offered with integer activations", why="none were seen to be right here", hint=hint
-        )
-    form = rewrite_for(program, backend, settings)
-    module, state = form.program.module, form.program.state
-    outside: Any = {
-        "channels_last": images_of(settings.channels_last, module),
-        "integer_io": settings.integer_io,
-        "settings": settings.remembered,
-    }
-    if not settings.quantize:
-        return replace(unquantized(module, backend, form.program.fingerprint, form.rewrites), **outside)
-    if not backend.numerics.runs_float:
+        what = f"{target.name} is not offered with integer activations"
+        raise PlanError(what, why="none were seen to be right here", hint=hint)
+
+
+def _planned(form: Program, ranges: Ranges, target: Target, rewrites: tuple[str, ...], recipe: Recipe) -> Plan:
+    """Every range estimator is tried on some batches, unless the recipe names one or the program has state."""
+    module, state = form.module, form.state
+    if not recipe.quantize:
+        return unquantized(module, target, form.fingerprint, rewrites)
+    if not target.numerics.runs_float:
         ranges = measured_again(module, ranges, lambda: restore_state(module, state))
-    facts = (module, ranges, backend, form.program.fingerprint, form.rewrites, settings)
+    facts = (module, ranges, target, form.fingerprint, rewrites, recipe)
     if state or not can_rehearse(module, ranges.kept):
-        return replace(solve(*facts), **outside)
-    methods = METHODS if settings.range == "auto" else (settings.range,)
+        return solve(*facts)
+    methods = METHODS if recipe.range == "auto" else (recipe.range,)
     plans = dict(zip(methods, solve_each(*facts, methods), strict=True))
     with torch.no_grad():
-        best = rehearsed(plans, module, ranges.kept, correct=settings.correct_biases)
-    return replace(best, **outside)
+        return rehearsed(plans, module, ranges.kept, correct=recipe.correct_biases)
 
 
-def _for_plan(plan: Plan, recipe: Any) -> Recipe:
-    """The recipe that is given, or what the plan remembers of its own."""
-    remembered = {k: v for k, v in plan.settings.items() if k != "weights"}
-    return recipe_from(remembered if recipe is None else recipe)
-
-
-def train(program: Program, plan: Plan, *, recipe: Any = None) -> Training:
-    """The plan as fake quantizers to train with: `loss(training(x)).backward()`, then lower(*training.finish())."""
+def train(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Training:
+    """The plan as fake quantizers, a module to train: `loss(training(x)).backward()`, then lower(*training.finish())."""
     settings = _for_plan(plan, recipe)
     target = find_target(plan.target, settings.options, settings.extra_backends)
     form = rewrite_for(program, target, settings).program
@@ -153,16 +228,8 @@ def train(program: Program, plan: Plan, *, recipe: Any = None) -> Training:
     return prepare(form, plan, target)
 
 
-def _must_match(plan: Plan, program: Program) -> None:
-    if "weights" in plan.settings:
-        why = f"its weights are {plan.settings['weights']}, and a plan does not hold what they are rounded with"
-        raise PlanError("this plan cannot be carried out again", why=why, hint="cast the model again with weights=…")
-    if plan.fingerprint != program.fingerprint:
-        raise PlanError("this plan was made for another program", hint="plan this program first")
-
-
-def lower(program: Program, plan: Plan, *, recipe: Any = None) -> Casting:
-    """Replay the plan, lower it for its target and say what became of every op. Not yet executed."""
+def lower(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Casting:
+    """Replay the plan and lower it for its target. Not yet executed: `verify` does that."""
     return _lower(program, plan, _for_plan(plan, recipe), Steps(Silent()))
 
 
@@ -177,22 +244,58 @@ def _lower(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> Castin
     return lowered(program, form, quantized, plan, target, recipe, steps)
 
 
-def verify(casting: Casting, batches: Iterable[Any]) -> Check:
-    """Execute the artefact on `batches` and compare it with the float model and with its own quantized graph."""
+def _for_plan(plan: Plan, recipe: RecipeLike) -> Recipe:
+    """The recipe that is given, or what the plan keeps of its own."""
+    remembered = {k: v for k, v in plan.settings.items() if k != "weights"}
+    return recipe_from(remembered if recipe is None else recipe)
+
+
+def _must_match(plan: Plan, program: Program) -> None:
+    if "weights" in plan.settings:
+        why = f"its weights are {plan.settings['weights']}, and a plan does not hold the data they are rounded with"
+        raise PlanError("this plan cannot be lowered again", why=why, hint="cast the model again with weights=…")
+    if plan.fingerprint != program.fingerprint:
+        raise PlanError("this plan was made for another program", hint="plan this program first")
+
+
+def verify(casting: Casting, batches: Iterable[Batch]) -> Check:
+    """Execute the artefact on all `batches`; compare it with the float model and with its own quantized graph."""
     return check_of(casting, batches)
 
 
-def localize(casting: Casting, batches: Iterable[Any]) -> Finding:
-    """Where the error starts, value by value, and whose it is: rounding's, the backend's or the file's."""
+def localize(casting: Casting, batches: Iterable[Batch]) -> Finding:
+    """Where the error starts, value by value, and its cause: quantization, the backend, or the file."""
     return localized(casting, batches)
 
 
+def reduce(
+    model: Model,
+    example_inputs: Batch,
+    path: str | os.PathLike[str],
+    *,
+    target: str,
+    calibration: Iterable[Batch],
+    recipe: RecipeLike = None,
+    budget: float = 300,
+    setup: str = "",
+    on_trial: Callable[[int], None] | None = None,
+) -> Reduction:
+    """Minify a model whose cast fails to the smallest that fails alike; write it as a file that runs by itself.
+
+    `setup` is put at the top of the file: code that registers your own ops or backends.
+    """
+    return _reduce(
+        model, example_inputs, path, target=target, calibration=calibration, recipe=recipe, budget=budget, setup=setup,
+        on_trial=on_trial,
+    )  # fmt: skip
+
+
 def targets() -> tuple[Availability, ...]:
-    """What is known, what is installed, what is missing and how to install it."""
+    """Every target: what is installed, what is missing, the command that installs it, its options."""
     return available_targets()
 
 
-def _check_arguments(names: list[str], calibration: Any, weights: Any, on_mismatch: str) -> None:
+def _check_arguments(names: list[str], calibration: object, weights: WeightsLike, on_mismatch: str) -> None:
     if not names:
         raise InputError("no target was named", hint="target='xnnpack'")
     if on_mismatch not in ("raise", "keep"):
@@ -205,9 +308,10 @@ def _check_arguments(names: list[str], calibration: Any, weights: Any, on_mismat
         )
 
 
-def _keeping(batches: Any, kept: list[Batch], most: int) -> Iterator[Any]:
-    """Pass the batches on and keep the first few to verify with."""
+def _keeping(batches: Iterable[Batch], kept: list[Batch], most: int) -> Iterator[Batch]:
+    """Pass the batches on and keep copies of the first few to verify with: a loader may reuse its memory."""
     for batch in batches:
         if len(kept) < most:
-            kept.append(batch)
+            args, kwargs = pytree.tree_map_only(torch.Tensor, torch.clone, call_of(batch))
+            kept.append(Inputs(*args, **kwargs))
         yield batch

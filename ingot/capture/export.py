@@ -6,7 +6,7 @@ import hashlib
 import io
 import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from contextlib import contextmanager, redirect_stderr, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ from torch.utils._sympy.numbers import int_oo
 
 from ingot.capture.canonicalize import composite_ops
 from ingot.capture.canonicalize.passes import PassRecord, canonicalize
-from ingot.capture.inputs import as_tuple, flat_inputs, laid_out
+from ingot.capture.device import on_cpu
+from ingot.capture.inputs import Batch, Call, Inputs, call_of, flat_inputs, in_layout_of
 from ingot.capture.op_semantics import effect_of
 from ingot.capture.op_semantics.weighted_ops import is_random
 from ingot.core.fx import calls, constant_of, is_state, output_nodes, source_of
@@ -42,6 +43,7 @@ class Program:
     notes: tuple[str, ...] = ()
     passes: tuple[PassRecord, ...] = ()
     rewritten_for: str = ""  # the target that it was rewritten for already
+    exported: ExportedProgram | None = field(default=None, repr=False)  # the user's model, to be saved
     bounded_dims: Mapping[int, frozenset[int]] = field(default_factory=dict)  # inputs whose dimensions may be shorter
 
     @property
@@ -61,7 +63,7 @@ class Program:
     def output_names(self) -> tuple[str, ...]:
         return tuple(n.name for n in output_nodes(self.module))
 
-    def flatten(self, inputs: Any) -> tuple[torch.Tensor, ...]:
+    def flatten(self, inputs: object) -> tuple[torch.Tensor, ...]:
         """A user's batch as the flat tuple the program takes; refuses a wrong number, shape or dtype."""
         return flat_inputs(self, inputs)
 
@@ -77,16 +79,19 @@ def _sample(tensor: torch.Tensor | None) -> bytes:
 
 
 @gc_paused()
-def capture(model: Any, example_inputs: Any, *, dynamic_shapes: Any = None) -> Program:
-    """Export `model` and bring it into normal form, which is compared with it on the example inputs."""
-    inputs = pytree.tree_map_only(torch.Tensor, lambda x: laid_out(x, x), as_tuple(example_inputs))
+def capture_program(
+    model: torch.nn.Module | ExportedProgram, example_inputs: Batch | None = None, *, dynamic_shapes: object = None
+) -> Program:
+    """Export `model` and bring it into canonical form, which is compared with it on the example inputs."""
+    model, inputs, moved = on_cpu(model, _example_call(model, example_inputs))
+    inputs = pytree.tree_map_only(torch.Tensor, lambda x: in_layout_of(x, x), inputs)
     exported, notes = _export(model, inputs, dynamic_shapes)
     _refuse_control_flow(exported)
-    flat = tuple(pytree.tree_leaves(exported.example_inputs or (inputs, {})))
+    flat = tuple(pytree.tree_leaves(exported.example_inputs or inputs))
     functional = _functional(exported)
     _refuse_writes(functional)
     with uncompiled():
-        reference, module = _flat_module(exported), _flat_module(functional)
+        reference, module = flat_module(exported), flat_module(functional)
         _refuse_training(module)
         passes = canonicalize(module, flat)
     reference.recompile()
@@ -99,29 +104,41 @@ def capture(model: Any, example_inputs: Any, *, dynamic_shapes: Any = None) -> P
         in_places=_places(exported, inputs),
         dynamic_shapes=_dynamic_shapes(functional),
         state=state,
-        notes=tuple(notes),
+        notes=(*moved, *notes),
         passes=passes,
+        exported=exported,
     )
-    program.flatten(inputs)  # an exported program brings its own examples: do these fit them?
+    program.flatten(Inputs(*inputs[0], **inputs[1]))  # an exported program has examples of its own: do these fit?
     return program
 
 
-def _places(exported: ExportedProgram, inputs: tuple[Any, ...]) -> tuple[str, ...]:
-    given: Any = exported.example_inputs or (inputs, {})
+def _example_call(model: object, example_inputs: object) -> Call:
+    if example_inputs is not None:
+        return call_of(example_inputs)
+    own = model.example_inputs if isinstance(model, ExportedProgram) else None
+    if own is None:
+        raise InputError("no example inputs", why="the model is exported on them", hint="ingot.cast(model, (x,), …)")
+    return own
+
+
+def _places(exported: ExportedProgram, inputs: Call) -> tuple[str, ...]:
+    given: Any = exported.example_inputs or inputs
     return tuple(pytree.keystr(path) for path, _ in pytree.tree_flatten_with_path(given)[0])
 
 
-def _export(model: Any, inputs: tuple[Any, ...], dynamic_shapes: Any) -> tuple[ExportedProgram, list[str]]:
+def _export(model: Any, inputs: Call, dynamic_shapes: Any) -> tuple[ExportedProgram, list[str]]:
     if isinstance(model, ExportedProgram):
         return model, []
     if not isinstance(model, torch.nn.Module):
         raise InputError(f"the model must be a torch.nn.Module or an ExportedProgram, not {type(model).__name__}")
-    notes = ["the model was in training mode; it was captured in eval mode"] if model.training else []
+    trains = model.training and not _from_export(model)
+    notes = ["the model was in training mode; it was captured in eval mode"] if trains else []
     with _eval_mode(model), torch.no_grad():
         _try_eager(model, inputs)
         try:
             with redirect_stderr(io.StringIO()):  # where torch prints the graph that it could not finish
-                return torch.export.export(model, inputs, dynamic_shapes=dynamic_shapes, strict=False), notes
+                args, kwargs = inputs
+                return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False), notes
         except Exception as e:
             raise CaptureError(
                 "the model does not export",
@@ -129,6 +146,11 @@ def _export(model: Any, inputs: tuple[Any, ...], dynamic_shapes: Any) -> tuple[E
                 why=first_sentence(e),
                 hint="make that line free of data-dependent Python (if, .item(), numpy), or give dynamic_shapes",
             ) from e
+
+
+def _from_export(model: torch.nn.Module) -> bool:
+    """`exported.module()`: its mode was fixed when it was exported."""
+    return isinstance(model, GraphModule) and "from_node" in next(iter(model.graph.nodes)).meta
 
 
 def _frozen(error: Exception) -> str | None:
@@ -141,11 +163,12 @@ def _frozen(error: Exception) -> str | None:
     )
 
 
-def _try_eager(model: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
+def _try_eager(model: torch.nn.Module, inputs: Call) -> None:
     """One eager run: torch.export accepts some dtype mixes that eager refuses. State is put back."""
     before = {k: v.clone() for k, v in model.named_buffers()}
     try:
-        model(*pytree.tree_map_only(torch.Tensor, torch.clone, inputs))
+        args, kwargs = pytree.tree_map_only(torch.Tensor, torch.clone, inputs)
+        model(*args, **kwargs)
     except Exception as e:
         raise InputError(
             "the model does not run on the example inputs",
@@ -162,7 +185,8 @@ def _try_eager(model: torch.nn.Module, inputs: tuple[Any, ...]) -> None:
 @contextmanager
 def _eval_mode(model: torch.nn.Module) -> Iterator[None]:
     modes = {m: m.training for m in model.modules()}
-    model.eval()
+    with suppress(NotImplementedError):  # the module of an exported program: its mode was fixed when it was exported
+        model.eval()
     try:
         yield
     finally:
@@ -192,7 +216,7 @@ def _decomposed(exported: ExportedProgram, table: dict[Any, Any]) -> ExportedPro
     return exported.run_decompositions(table) if alone is None else alone
 
 
-def _flat_module(exported: ExportedProgram) -> GraphModule:
+def flat_module(exported: ExportedProgram) -> GraphModule:
     """The program as a plain graph module over flat inputs and flat outputs."""
     module = exported.module(check_guards=False)
     _own_state(module)

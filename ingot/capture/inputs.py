@@ -1,7 +1,9 @@
-"""A user's batch as the flat tuple the program takes: counted, ordered, checked, laid out in memory."""
+"""A user's batch as the flat tuple that the program takes: bound, counted, ordered, checked, in the right layout."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,48 +15,79 @@ if TYPE_CHECKING:
     from ingot.capture.export import Program
 
 
-def as_tuple(inputs: Any) -> tuple[Any, ...]:
-    """A batch as a tuple: a bare tensor is a batch of one input."""
-    if isinstance(inputs, torch.Tensor):
-        return (inputs,)
-    if isinstance(inputs, (tuple, list)):
-        return tuple(inputs)
+class Inputs:
+    """The arguments of one call, positional and by keyword: `Inputs(x, mask=m)`."""
+
+    def __init__(self, *args: object, **kwargs: object):
+        self.args, self.kwargs = args, kwargs
+
+    def __repr__(self) -> str:
+        named = (f"{k}={v!r}" for k, v in self.kwargs.items())
+        return f"Inputs({', '.join([*map(repr, self.args), *named])})"
+
+
+# One batch: a tensor, a sequence of positional arguments, a mapping of keyword arguments, or both as Inputs.
+Batch = torch.Tensor | Sequence[object] | Mapping[str, object] | Inputs
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+def call_of(batch: object) -> Call:
+    """Positional and keyword arguments of a batch: a bare tensor is one argument, a mapping is keywords."""
+    if isinstance(batch, Inputs):
+        return batch.args, batch.kwargs
+    if isinstance(batch, torch.Tensor):
+        return (batch,), {}
+    if isinstance(batch, (tuple, list)):
+        return tuple(batch), {}
+    if isinstance(batch, Mapping):
+        return (), {str(k): v for k, v in batch.items()}
     raise InputError(
-        f"inputs must be a tuple of tensors, not {type(inputs).__name__}", hint="pass (x,) for a model with one input"
+        f"inputs must be a tuple of tensors or a mapping of keyword arguments, not {type(batch).__name__}",
+        hint="pass (x,) for a model with one input, {'input_ids': ids} for keyword arguments",
     )
 
 
-def flat_inputs(program: Program, batch: Any) -> tuple[torch.Tensor, ...]:
+def flat_inputs(program: Program, batch: object) -> tuple[torch.Tensor, ...]:
     got = _in_order(program, batch)
     for i, (g, w) in enumerate(zip(got, program.example_inputs, strict=True)):
         _check_input(program, i, g, w)
-    return tuple(map(laid_out, got, program.example_inputs))
+    return tuple(map(in_layout_of, got, program.example_inputs))
 
 
-def _in_order(program: Program, batch: Any) -> list[Any]:
-    """The leaves of a batch by where they stand, not by when a dict got them."""
-    places = {pytree.keystr(path): leaf for path, leaf in pytree.tree_flatten_with_path((as_tuple(batch), {}))[0]}
-    if len(places) != len(program.in_places):
+def _in_order(program: Program, batch: object) -> list[Any]:
+    """The leaves of a batch by their path, not by the order of a dict."""
+    call = _bound(program, batch)
+    leaves = {pytree.keystr(path): leaf for path, leaf in pytree.tree_flatten_with_path(call)[0]}
+    if len(leaves) != len(program.in_places):
         raise InputError(
-            f"the model takes {len(program.in_places)} inputs, the batch has {len(places)}",
+            f"the model takes {len(program.in_places)} inputs, the batch has {len(leaves)}",
             why=f"inputs are {', '.join(program.input_names)}",
-            hint="give each batch as a tuple with one entry per input",
+            hint="give each batch as a tuple with one entry per input, or as a mapping; leave labels out",
         )
-    missing = [p for p in program.in_places if p not in places]
+    missing = [p for p in program.in_places if p not in leaves]
     if missing:
         raise InputError(f"the batch has no input at {missing[0]}", hint="give batches of the example's structure")
-    return [places[p] for p in program.in_places]
+    return [leaves[p] for p in program.in_places]
 
 
-def laid_out(x: Any, example: Any) -> Any:
-    """In the memory layout of the example: the runtime does not look, and would read the wrong numbers."""
+def _bound(program: Program, batch: object) -> Call:
+    """Keyword arguments that the program was not captured with, as labels in a data set, are left out."""
+    args, kwargs = call_of(batch)
+    taken = {m[1] for place in program.in_places if (m := re.match(r"\[1\]\['([^']*)'\]", place))}
+    if not args and kwargs and not taken and set(program.input_names) <= kwargs.keys():
+        return tuple(kwargs[name] for name in program.input_names), {}
+    return args, {k: v for k, v in kwargs.items() if k in taken} if taken else kwargs
+
+
+def in_layout_of(x: Any, example: Any) -> Any:
+    """On the device and in the memory format of the example: the runtime would read the wrong numbers otherwise."""
     if not isinstance(x, torch.Tensor):
         return x
-    return plain_strides(x.contiguous(memory_format=memory_format_of(example)))
+    return plain_strides(x.to(example.device).contiguous(memory_format=memory_format_of(example)))
 
 
 def plain_strides(x: torch.Tensor) -> torch.Tensor:
-    """With one channel (or pixel) every layout is the same memory; the runtime wants the plain strides for it."""
+    """With one channel (or pixel) every memory format is the same; the runtime expects the contiguous strides for it."""
     plain = torch.empty(x.shape, device="meta").stride()
     return x.as_strided(x.shape, plain) if x.is_contiguous() and x.stride() != plain else x
 
@@ -72,15 +105,18 @@ def _check_input(program: Program, i: int, got: Any, want: Any) -> None:
         raise InputError(f"input {i} ({name}) must be a tensor, got {type(got).__name__}")
     if got.dtype != want.dtype:
         raise InputError(f"input {i} ({name}) must be {want.dtype}, got {got.dtype}", hint=f"x.to({want.dtype})")
-    free = set((program.dynamic_shapes or ())[i] or {}) if program.dynamic_shapes else set()
-    shorter = program.bounded_dims.get(i, frozenset())
-    same = got.dim() == want.dim() and all(
-        d in free or g == w or (d in shorter and g < w)
-        for d, (g, w) in enumerate(zip(got.shape, want.shape, strict=True))
-    )
-    if not same:
+    if not _shape_fits(program, i, got, want):
         raise InputError(
             f"input {i} ({name}) must have shape {tuple(want.shape)}, got {tuple(got.shape)}",
             why="the program is exported for that shape",
             hint="give dynamic_shapes to capture() if this dimension varies",
         )
+
+
+def _shape_fits(program: Program, i: int, got: torch.Tensor, want: torch.Tensor) -> bool:
+    free = set((program.dynamic_shapes or ())[i] or {}) if program.dynamic_shapes else set()
+    shorter = program.bounded_dims.get(i, frozenset())
+    return got.dim() == want.dim() and all(
+        d in free or g == w or (d in shorter and g < w)
+        for d, (g, w) in enumerate(zip(got.shape, want.shape, strict=True))
+    )

@@ -41,8 +41,8 @@ def _table(value: Any) -> Mapping[str, Any]:
 
 
 def _options(value: Any) -> Any:
-    if isinstance(value, tuple) and all(isinstance(v, tuple) and len(v) == 2 for v in value):
-        return value  # in this form already
+    if isinstance(value, (tuple, list)) and all(isinstance(v, (tuple, list)) and len(v) == 2 for v in value):
+        return tuple((str(k), v) for k, v in value)  # in this form already
     if not isinstance(value, Mapping):
         raise InputError(f"'options' must be a table, not a {type(value).__name__}")
     if odd := [k for k, v in value.items() if not isinstance(v, (str, int, float, bool))]:

@@ -79,7 +79,7 @@ def specs_from(value: Any) -> tuple[tuple[str | int, Spec | None], ...]:
     """A list is by position, a table by name."""
     if isinstance(value, Mapping):
         return tuple((k, spec_from(v)) for k, v in value.items())
-    if isinstance(value, tuple) and all(isinstance(v, tuple) and len(v) == 2 for v in value):
+    if isinstance(value, (tuple, list)) and all(isinstance(v, (tuple, list)) and len(v) == 2 for v in value):
         return tuple((k, spec_from(v)) for k, v in value)  # in this form already
     if isinstance(value, (list, tuple)):
         return tuple((i, spec_from(v)) for i, v in enumerate(value))

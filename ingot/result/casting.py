@@ -1,67 +1,111 @@
-"""What a cast returns: the program, its parts, its plan and its check."""
+"""What a cast returns: the program, its delegates and host ops, its plan and its check."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ingot.core.artefact import Check, Delegate, HostOp, ProgramIO
-from ingot.core.atomic_file import atomic_write
+from torch.export import ExportedProgram
 
-if TYPE_CHECKING:
-    from ingot.plan.model import Plan
-    from ingot.result.details.model import Details
+from ingot.capture.inputs import Batch
+from ingot.core.artefact import Check, Delegate, HostOp, ProgramIO
+from ingot.core.atomic_file import atomic_write, write_folders
+from ingot.errors import ArtefactError
+from ingot.lower.edge import edge_program
+from ingot.plan.model import Plan
+from ingot.quantize.exported import as_exported
+from ingot.result.details.collect import details_of
+from ingot.result.details.model import Details
+from ingot.result.report.facts import facts_of, to_json
+from ingot.result.report.html import page
+from ingot.result.saved import load_folder, saved_files
+from ingot.targets.base import Estimate
+from ingot.verify.check import Evidence
 
 
 @dataclass(frozen=True)
 class Casting:
-    """A finished cast: the program, its pieces, the plan it came from and what running it showed."""
+    """A finished cast. `check` is None until it was executed."""
 
     target: str
-    pte: bytes
+    pte: bytes = field(repr=False)
     delegates: tuple[Delegate, ...]
     host_ops: tuple[HostOp, ...]
     io: ProgramIO
-    plan: Plan
+    plan: Plan = field(repr=False)
     check: Check | None = None
     timings: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     # What the target's compiler estimates, one for each delegate; empty where it says nothing.
-    performance: tuple[Any, ...] = ()
-    # Where a weight scheme was asked for: each weight, its bits, group and bytes.
+    performance: tuple[Estimate, ...] = ()
+    # Of a weight-only scheme: each weight, its bits, group and bytes.
     layers: tuple[Any, ...] = ()
     # By the name of a host op, the value of the program that it computes.
-    hosted: Mapping[str, str] = field(default_factory=dict)
-    # What verify() needs and the user need not see: the float reference and the quantized graph.
-    evidence: Any = field(default=None, repr=False, compare=False)
+    hosted: Mapping[str, str] = field(default_factory=dict, repr=False)
+    # The float reference and the quantized graph, for verify() and localize().
+    evidence: Evidence | None = field(default=None, repr=False, compare=False)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the program; the file appears whole or not at all."""
+        """Write the program (.pte); the file appears whole or not at all."""
         with atomic_write(path) as f:
             f.write(self.pte)
         return Path(path)
 
+    def save_folder(self, folder: str | os.PathLike[str], *, evidence: bool = True) -> Path:
+        """Write everything that `Casting.load` reads: program, plan, records, report.json.
+
+        With `evidence` also the float and the quantized program (.pt2), to verify and localize with later.
+        """
+        files = saved_files(self, evidence=evidence)
+        write_folders({Path(folder): {**files, "report.json": to_json(facts_of(self)).encode()}})
+        return Path(folder)
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> Casting:
+        """A casting that `save_folder` or `ingot cast -o` wrote, to report, compare, verify or localize again."""
+        found = load_folder(Path(folder))
+        r = found.records
+        return cls(
+            r.target, found.pte, r.delegates, r.host_ops, r.io, found.plan, r.check, r.timings, r.notes,
+            found.performance, hosted=r.hosted, evidence=found.evidence,
+        )  # fmt: skip
+
+    @cached_property
+    def exported_program(self) -> ExportedProgram:
+        """The quantized program with its Q/DQ ops, before lowering."""
+        evidence = self.needed_evidence
+        return as_exported(evidence.quantized, evidence.program)
+
+    @cached_property
+    def edge_program(self) -> ExportedProgram:
+        """The edge program with its delegates, before serialisation. Lowers again when first asked for."""
+        evidence = self.needed_evidence
+        return edge_program(evidence.program, evidence.quantized, self.plan, evidence.target)
+
+    @property
+    def needed_evidence(self) -> Evidence:
+        """The float reference and the quantized graph; an error where the casting was loaded without them."""
+        if self.evidence is None:
+            why = "this casting has neither its float program nor its quantized graph"
+            raise ArtefactError("nothing to compare with", why=why, hint="load a folder that was saved with evidence")
+        return self.evidence
+
     @cached_property
     def details(self) -> Details:
-        """What a report shows beside this: the graph, ranges, errors, sizes and times. Found when first asked for."""
-        from ingot.result.details.collect import details_of
-
+        """What a report shows beside this: the graph, ranges, errors, sizes and times. Computed when first asked for."""
         return details_of(self)
 
     def report(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained HTML page."""
-        from ingot.result.report.facts import facts_of
-        from ingot.result.report.html import page
-
         with atomic_write(path) as f:
             f.write(page(facts_of(self)).encode())
         return Path(path)
 
-    def scenario(self, folder: str | os.PathLike[str], batches: Any = None) -> Path:
+    def scenario(self, folder: str | os.PathLike[str], batches: Iterable[Batch] | None = None) -> Path:
         """Write the program as a scenario that Arm's scenario-runner executes; `batches` default to the example."""
         from ingot.result.scenario import write
 

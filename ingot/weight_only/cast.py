@@ -35,10 +35,12 @@ def cast_weights(
     on_mismatch: str = "raise",
     seen: Moments | None = None,
     others: Mapping[str, tuple[Program, list[Batch]]] | None = None,
+    checked: list[Batch] | None = None,
 ) -> Casting:
     """Weights as integers, activations by token or float: nothing is recorded, ranges are found when it runs.
 
-    `others` are more methods of the same model, each with what it is verified on.
+    `others` are more methods of the same model, each with what it is verified on. `checked` are the batches to verify
+    on, the calibration batches by default.
     """
     settings, asked, steps = recipe_from(recipe), weights_from(weights), steps or Steps(Silent())
     backend = find_target(target, settings.options, settings.extra_backends)
@@ -57,7 +59,9 @@ def cast_weights(
     made = replace(made, settings={**settings.remembered, "weights": asked.scheme})
     trim_heap()
     casting = lowered(program, form.program, quantized, made, backend, settings, steps, methods, in_double=False)
-    done = verified(replace(casting, layers=layers), batches or [program.example_inputs], steps, on_mismatch)
+    done = verified(
+        replace(casting, layers=layers), checked or batches or [program.example_inputs], steps, on_mismatch
+    )
     for name, evidence in casting.evidence.others.items():
         trim_heap()
         done = _with_method(done, evidence, (others or {})[name][1], steps, on_mismatch)

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from ingot.capture.export import Program, capture
+from ingot.capture.export import Program, capture_program
 from ingot.config.recipe import Recipe, read_toml, recipe_from
 from ingot.core.atomic_file import atomic_write
 from ingot.errors import InputError
@@ -93,7 +93,7 @@ def reduce(
 
     `setup` is put at the top of the file: what registers ops or backends of your own.
     """
-    program, demands = capture(model, example_inputs), _plain_recipe(recipe)
+    program, demands = capture_program(model, example_inputs), _plain_recipe(recipe)
     given = list(islice(calibration, BATCHES))
     batches = [program.flatten(b) for b in given]
     wanted = failure_of(model, given, target, demands)

@@ -1,0 +1,165 @@
+"""A casting as a folder, and back: the program, its plan, its records, the float and the quantized program."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import TypeAdapter
+from torch.export import ExportedProgram
+
+from ingot.calibrate.statistics import Ranges
+from ingot.capture.export import Program, capture_program
+from ingot.config.recipe import Recipe, recipe_from
+from ingot.config.validation import parsed_json
+from ingot.core.artefact import Check, Delegate, HostOp, ProgramIO
+from ingot.errors import InputError, first_sentence
+from ingot.plan.model import Plan
+from ingot.quantize.exported import as_exported, from_exported
+from ingot.quantize.memory_format import laid_out
+from ingot.rewrite.apply import rewrite_for
+from ingot.targets.base import Target
+from ingot.targets.registry import find_target
+from ingot.verify.check import Evidence
+
+PTE, PLAN, RECORDS, RANGES = "model.pte", "plan.json", "casting.json", "ranges.json"
+FLOAT, QUANTIZED = "float.pt2", "quantized.pt2"
+VERSION = 1
+
+
+@dataclass(frozen=True)
+class Records:
+    """What a casting holds beside the program and the plan; `casting.json`."""
+
+    target: str
+    recipe: dict[str, Any]
+    delegates: tuple[Delegate, ...]
+    host_ops: tuple[HostOp, ...]
+    io: ProgramIO
+    check: Check | None
+    timings: dict[str, float]
+    notes: tuple[str, ...]
+    hosted: dict[str, str]
+    in_double: bool = True
+    files: tuple[tuple[str, ...], ...] = ()  # of each delegate
+    version: int = VERSION
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """The parts of a casting, as read from a folder."""
+
+    pte: bytes
+    plan: Plan
+    records: Records
+    performance: tuple[Any, ...] = ()
+    evidence: Evidence | None = None
+    notes: tuple[str, ...] = field(default=())
+
+
+def records_of(casting: Any) -> bytes:
+    """`casting.json`."""
+    evidence = casting.evidence
+    recipe = recipe_data(evidence.recipe) if evidence is not None else {}
+    made = Records(
+        casting.target, recipe, tuple(replace(d, files={}) for d in casting.delegates), casting.host_ops, casting.io,
+        casting.check, dict(casting.timings), casting.notes, dict(casting.hosted),
+        evidence is None or evidence.in_double, tuple(tuple(d.files) for d in casting.delegates),
+    )  # fmt: skip
+    return TypeAdapter(Records).dump_json(made, indent=1)
+
+
+def recipe_data(recipe: Recipe) -> dict[str, Any]:
+    """The keys that differ from the defaults, as JSON has them."""
+    usual, kind = Recipe(), TypeAdapter(Recipe)
+    given, plain = kind.dump_python(recipe, mode="json"), kind.dump_python(usual, mode="json")
+    found = {k: v for k, v in given.items() if v != plain[k]}
+    return {**found, "options": dict(recipe.options)} if recipe.options else found
+
+
+def saved_files(casting: Any, *, evidence: bool = True) -> dict[str, bytes]:
+    """All files of a casting by name; with `evidence` the float and the quantized program, to verify with again."""
+    files = {PTE: casting.pte, PLAN: casting.plan.to_json().encode(), RECORDS: records_of(casting)}
+    for number, delegate in enumerate(casting.delegates, 1):
+        files |= {f"delegate-{number}-{name}": data for name, data in delegate.files.items()}
+    if evidence and can_be_saved(casting):
+        kept = casting.evidence
+        files[FLOAT] = _pt2(kept.program.exported)
+        files[QUANTIZED] = _pt2(as_exported(kept.quantized, kept.program))
+        files |= {RANGES: kept.ranges.to_json().encode()} if kept.ranges is not None else {}
+    return files
+
+
+def can_be_saved(casting: Any) -> bool:
+    """Programs of several methods, and those after training, have no single float program to save."""
+    kept = casting.evidence
+    return kept is not None and kept.program.exported is not None and not kept.others and not kept.program.bounded_dims
+
+
+def _pt2(exported: ExportedProgram) -> bytes:
+    buffer = io.BytesIO()
+    torch.export.save(exported, buffer)
+    return buffer.getvalue()
+
+
+def load_folder(folder: Path) -> Loaded:
+    """What `saved_files` wrote. A folder without the float program can be reported, not verified."""
+    records = parsed_json(Records, _read(folder, RECORDS), str(folder / RECORDS))
+    if records.version != VERSION:
+        raise InputError(f"{folder} has version {records.version} of saved castings", why=f"this Ingot reads {VERSION}")
+    plan = Plan.from_json(_read(folder, PLAN).decode())
+    delegates = tuple(_with_files(folder, i, d, names) for i, d, names in _numbered(records))
+    records = replace(records, delegates=delegates)
+    recipe = recipe_from(records.recipe)
+    target = find_target(records.target, recipe.options, recipe.extra_backends)
+    estimates = tuple(e for d in delegates if (e := target.runner.estimate(d.files)) is not None)
+    evidence = _evidence(folder, records, plan, target, recipe) if (folder / FLOAT).exists() else None
+    return Loaded(_read(folder, PTE), plan, records, estimates, evidence)
+
+
+def _numbered(records: Records) -> list[tuple[int, Delegate, tuple[str, ...]]]:
+    pairs = zip(records.delegates, records.files or ((),) * len(records.delegates), strict=True)
+    return [(i, d, names) for i, (d, names) in enumerate(pairs, 1)]
+
+
+def _with_files(folder: Path, number: int, delegate: Delegate, names: tuple[str, ...]) -> Delegate:
+    files: Mapping[str, bytes] = {name: _read(folder, f"delegate-{number}-{name}") for name in names}
+    return replace(delegate, files=files)
+
+
+def _evidence(folder: Path, records: Records, plan: Plan, target: Target, recipe: Recipe) -> Evidence:
+    program = rewrite_for(capture_program(_load(folder / FLOAT)), target, recipe).program
+    form = laid_out(program, plan.channels_last)
+    _must_be_the_same(form, plan, folder)
+    ranges = Ranges.load(folder / RANGES) if (folder / RANGES).exists() else None
+    quantized = from_exported(_load(folder / QUANTIZED))
+    return Evidence(
+        form, quantized, target, recipe, records.io, records.delegates, host_ops=records.host_ops,
+        in_double=records.in_double, ranges=ranges, batch=form.example_inputs,
+    )  # fmt: skip
+
+
+def _must_be_the_same(program: Program, plan: Plan, folder: Path) -> None:
+    if program.fingerprint != plan.fingerprint:
+        why = "its float program, captured again, is not the one that was planned: was it saved by another version?"
+        raise InputError(f"{folder} does not fit together", why=why, hint="cast the model again")
+
+
+def _load(path: Path) -> ExportedProgram:
+    try:
+        return torch.export.load(path)
+    except Exception as e:
+        hint = "cast again with the torch version that is installed here; register your own ops before you load"
+        raise InputError(f"{path} is not a readable exported program", why=first_sentence(e), hint=hint) from e
+
+
+def _read(folder: Path, name: str) -> bytes:
+    try:
+        return (folder / name).read_bytes()
+    except OSError as e:
+        hint = "name a folder that `casting.save_folder` or `ingot cast -o` wrote"
+        raise InputError(f"cannot read {folder / name}", why=e.strerror, hint=hint) from e
