@@ -28,6 +28,8 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/python -m tools.check_names
 
 bench: $(BENCH_READY)
 	$(BIN)/python -m bench.run
@@ -38,7 +40,7 @@ ARM := ingot/targets/arm/requirements.py
 # for the CPU is among them where root asks; without it what needs it is skipped, with the line that installs it.
 $(READY): pyproject.toml $(ARM)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install -q -e '.[demo,test]'
+	$(BIN)/pip install -q -e '.[demo,test,dev]'
 	$(BIN)/python -W ignore -m ingot.targets.arm.requirements | sed 's|^pip install|$(BIN)/pip install -q|' | sh -e
 	touch $@
 

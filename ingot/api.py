@@ -220,7 +220,7 @@ def _planned(form: Program, ranges: Ranges, target: Target, rewrites: tuple[str,
 
 
 def train(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Training:
-    """The plan as fake quantizers, a module to train: `loss(training(x)).backward()`, then lower(*training.finish())."""
+    """The plan as fake quantizers: a module to train, then `lower(*training.finish())`."""
     settings = _for_plan(plan, recipe)
     target = find_target(plan.target, settings.options, settings.extra_backends)
     form = rewrite_for(program, target, settings).program

@@ -87,7 +87,7 @@ def in_layout_of(x: Any, example: Any) -> Any:
 
 
 def plain_strides(x: torch.Tensor) -> torch.Tensor:
-    """With one channel (or pixel) every memory format is the same; the runtime expects the contiguous strides for it."""
+    """With one channel (or pixel) every memory format is the same; the runtime expects contiguous strides then."""
     plain = torch.empty(x.shape, device="meta").stride()
     return x.as_strided(x.shape, plain) if x.is_contiguous() and x.stride() != plain else x
 

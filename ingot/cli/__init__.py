@@ -1,18 +1,38 @@
 """The verbs of Ingot for the shell.
 
 Exit codes: 0 done · 1 a bug in Ingot · 2 the command, the data, the model or the target does not fit ·
-3 the artefact ran and is wrong · 4 an artefact could not be loaded, run or written · 130 interrupted.
+3 the artefact ran and its numbers are wrong · 4 an artefact could not be loaded, run or written · 130 interrupted.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import sys
 from collections.abc import Sequence
 
 from ingot.cli.output import INTERRUPTED, Answer, bug, calm, clean_stdout, fail, refuse, say
 from ingot.cli.parser import make_parser
 from ingot.errors import IngotError
+
+# Verb -> module and function. Imported when asked for: torch takes seconds, and --help needs none of it.
+COMMANDS = {
+    "cast": "cast_commands:cast",
+    "record": "cast_commands:record",
+    "plan": "cast_commands:plan",
+    "lower": "cast_commands:lower",
+    "verify": "verify_commands:verify",
+    "localize": "verify_commands:localize",
+    "run": "verify_commands:run_scenario_command",
+    "report": "report_commands:report",
+    "compare": "report_commands:compare",
+    "generate": "llm_commands:generate_command",
+    "why": "info_commands:why",
+    "diff": "info_commands:diff",
+    "targets": "info_commands:targets",
+    "schema": "info_commands:schema",
+    "demo": "info_commands:run_demo_command",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,10 +55,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> Answer:
-    if options.command in ("report", "compare"):  # they read what was saved
-        from ingot.cli import report_commands as reports
-
-        return reports.run(options)
-    from ingot.cli import commands  # and with it torch, which takes seconds: not for --help
-
-    return commands.run(options)
+    module, _, function = COMMANDS[options.command].partition(":")
+    answer: Answer = getattr(importlib.import_module(f"ingot.cli.{module}"), function)(options)
+    return answer

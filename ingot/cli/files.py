@@ -1,15 +1,14 @@
-"""Files in and out: plans are read, folders are written whole or not at all."""
+"""Files that the shell reads, and places that it writes to: refused before minutes of work."""
 
 from __future__ import annotations
 
-import os
-import shutil
+import json
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
-from ingot.errors import ArtefactError, IngotError, InputError, nearest
+from ingot.core.atomic_file import nearest_folder, writing
+from ingot.errors import IngotError, InputError, nearest
 from ingot.plan.model import Plan
 
 
@@ -17,7 +16,7 @@ def check_folder(output: Path) -> None:
     """Refuse before minutes of work, not after."""
     if output.exists() and not output.is_dir():
         raise InputError(f"{output} is a file", why="the output is a folder", hint="name another one with -o")
-    with _writing([output]), tempfile.TemporaryDirectory(dir=_nearest_folder(output)):
+    with writing([output]), tempfile.TemporaryDirectory(dir=nearest_folder(output)):
         pass
 
 
@@ -27,58 +26,39 @@ def check_file(output: Path) -> None:
         raise InputError(f"{output} is no file", why="the output replaces a file", hint="name another one with -o")
 
 
-def write_folders(folders: Mapping[Path, Mapping[str, bytes]]) -> None:
-    """Write everything aside first; only when all of it is on disk does any of it appear."""
-    with ExitStack() as undo, _writing(folders):
-        staged = {folder: _stage(folder, files, undo) for folder, files in folders.items()}
-        for folder, temp in staged.items():
-            _move(temp, folder)
-
-
-@contextmanager
-def _writing(folders: Iterable[Path]) -> Iterator[None]:
+def read_plan(path: Path, target: str | None = None) -> Plan:
+    """The plan in a file, or in the folder of a cast; of one target where several are there."""
+    file = _plan_file(path, target)
     try:
-        yield
-    except OSError as e:
-        what, hint = f"could not write {', '.join(map(str, folders))}", "free some space or choose another folder"
-        raise ArtefactError(what, why=e.strerror, hint=hint) from e
-
-
-def _nearest_folder(folder: Path) -> Path:
-    """The folder itself, or what it will be made in: the same disk, and no folder is made for nothing."""
-    return next(p for p in (folder.absolute(), *folder.absolute().parents) if p.is_dir())
-
-
-def _stage(folder: Path, files: Mapping[str, bytes], undo: ExitStack) -> Path:
-    temp = Path(tempfile.mkdtemp(dir=_nearest_folder(folder), prefix=f".{folder.name}."))
-    undo.callback(shutil.rmtree, temp, ignore_errors=True)
-    for name, content in files.items():
-        (temp / name).write_bytes(content)
-    return temp
-
-
-def _move(temp: Path, folder: Path) -> None:
-    """File by file into a folder that may hold other people's files; our own stale page goes."""
-    folder.mkdir(parents=True, exist_ok=True)
-    names = sorted(p.name for p in temp.iterdir())
-    for name in names:
-        os.replace(temp / name, folder / name)
-    page = folder / "report.html"
-    if "report.html" not in names and page.is_file() and b'content="ingot"' in page.read_bytes()[:1000]:
-        page.unlink()
-
-
-def read_plan(path: Path) -> Plan:
-    """The plan in a file, or in the folder of a cast."""
-    file = path / "plan.json" if path.is_dir() else path
-    text = read_bytes(file)
-    try:
-        return Plan.from_json(text.decode())
+        data = json.loads(read_bytes(file))
+        chosen = _chosen(data, target, file)
+        return Plan.from_json(json.dumps(chosen))
     except IngotError:
         raise
     except Exception as e:
         hint = "plans are written by `ingot cast` and `ingot plan`"
         raise InputError(f"{file} is no plan", why=f"{type(e).__name__}: {e}", hint=hint) from e
+
+
+def _plan_file(path: Path, target: str | None) -> Path:
+    if not path.is_dir():
+        return path
+    below = path / target / "plan.json" if target else path / "plan.json"
+    return below if below.exists() else path / "plan.json"
+
+
+def _chosen(data: Any, target: str | None, file: Path) -> Any:
+    """`ingot plan` with several targets writes one plan each, by target."""
+    if not isinstance(data, dict) or "decisions" in data:
+        found = data.get("target") if isinstance(data, dict) else None
+        if target is not None and found not in (None, target):
+            raise InputError(f"{file} is a plan for {found}", hint=f"leave --target {target} out")
+        return data
+    if target is None:
+        raise InputError(f"{file} holds several plans", hint=f"--target {' or '.join(data)}")
+    if target not in data:
+        raise InputError(f"{file} holds no plan for {target}", hint=nearest(target, data))
+    return data[target]
 
 
 def read_bytes(file: Path) -> bytes:

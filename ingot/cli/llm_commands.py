@@ -1,49 +1,55 @@
-"""The verbs for language models: a checkpoint in, a folder that generates text out; and text."""
+"""The verbs for language models: a checkpoint in, a folder that generates text out; and text from it."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from ingot.cli.files import check_folder, read_bytes, write_folders
+from ingot.cli.files import check_folder, read_bytes
+from ingot.cli.inputs import refuse_unused
 from ingot.cli.output import OK, WRONG, Answer, watched
+from ingot.core.atomic_file import write_folders
 from ingot.core.progress import Progress, Steps
 from ingot.errors import InputError
-from ingot.llm import checkpoint
-from ingot.llm import generation as text
-from ingot.llm import pipeline as road
+from ingot.llm import checkpoint, generation, pipeline
 from ingot.result.casting import Casting
 from ingot.result.report.text import as_data, summary
 
+# Options of other casts, which --hf has no use for.
+UNUSED = {
+    "model": "MODEL", "calibrate": "--calibrate", "validation": "--validation", "mean": "--mean", "std": "--std",
+    "recipe": "--recipe", "scenario": "--scenario", "dynamic_shapes": "--dynamic-shapes",
+}  # fmt: skip
 
-def cast(options: argparse.Namespace, files: Any) -> Answer:
+
+def cast_hf(options: argparse.Namespace, files: Callable[[Casting, argparse.Namespace], dict[str, bytes]]) -> Answer:
     """`files` makes the usual files of a casting."""
+    refuse_unused(options, "--hf names the model, and --text is its data", UNUSED)
     check_folder(options.output)
-    if options.model is not None or len(options.target) != 1:
-        raise InputError(
-            "--hf names the model, for one target at a time", hint="ingot cast --hf DIR --target xnnpack -o out/"
-        )
+    if len(options.target) != 1:
+        raise InputError("a language model is cast for one target at a time", hint="--target xnnpack")
     texts = [read_bytes(options.text).decode(errors="replace")] if options.text else []
     progress = Progress(quiet=options.quiet)
     with progress.step("load"):
         found = checkpoint.load(options.hf)
-    how = {"weights": options.weights or "8da4w", "context": options.context, "texts": texts}
-    casting, shape = road.cast(
-        found, target=options.target[0], steps=Steps(progress), on_mismatch=options.on_mismatch, **how
-    )
-    beside = {text.FILE: shape.to_json().encode(), **_tokenizer(found.tokenizer)}
-    write_folders({options.output: {**files(casting, options.report), **beside}})
+    casting, shape = pipeline.cast(
+        found, target=options.target[0], steps=Steps(progress), on_mismatch=options.on_mismatch,
+        weights=options.weights or "8da4w", context=options.context or 256, texts=texts,
+    )  # fmt: skip
+    more = {generation.FILE: shape.to_json().encode(), **_tokenizer(found.tokenizer)}
+    write_folders({options.output: {**files(casting, options), **more}})
     return _answer(casting, options)
 
 
 def _answer(casting: Casting, options: argparse.Namespace) -> Answer:
     good = casting.check is not None and casting.check.passed
-    said = "\n".join([summary(casting), *casting.plan.notes, f"written to {options.output}"])
+    said = f"{summary(casting, options.verbose)}\nwritten to {options.output}"
     return OK if good else WRONG, as_data(casting), "" if options.quiet else said
 
 
@@ -53,26 +59,26 @@ def _tokenizer(tokenizer: Any) -> dict[str, bytes]:
         return {f.name: f.read_bytes() for f in Path(name).iterdir() if f.is_file()}
 
 
-def generate(options: argparse.Namespace) -> Answer:
+def generate_command(options: argparse.Namespace) -> Answer:
     """On a terminal tokens appear as they are made; speed and memory at the end."""
-    letters = _letters(options.folder)
+    tokenizer = _tokenizer_of(options.folder)
     torch.set_num_threads(1)  # the runtime has threads of its own, and torch's would spin beside them
-    session, prompt = text.open_session(options.folder), letters.encode(options.prompt).ids
-    made, clock = list[int](), text.Clock(len(prompt))
+    session, prompt = generation.open_session(options.folder), tokenizer.encode(options.prompt).ids
+    made, clock = list[int](), generation.Clock(len(prompt))
     shown = "stdout" in watched and sys.stderr.isatty() and not options.json  # else it is in the answer
-    for token in text.generate(session, prompt, options.tokens):
+    for token in generation.generate(session, prompt, options.tokens):
         made.append(token)
         clock.tick()
         if shown:
-            _show(letters, made)
+            _show(tokenizer, made)
     speed = clock.speed
-    facts = {"text": letters.decode(made), "tokens": len(made), "tokens_per_second": speed.tokens_per_second}
-    took = f"prompt of {speed.prompt} in {speed.prompt_seconds:.2f} s, {text.memory()}"
+    facts = {"text": tokenizer.decode(made), "tokens": len(made), "tokens_per_second": speed.tokens_per_second}
+    took = f"prompt of {speed.prompt} in {speed.prompt_seconds:.2f} s, {generation.memory()}"
     said = "" if shown else facts["text"]
     return OK, facts, f"{said}\n\n{speed.made} tokens, {speed.tokens_per_second:.1f} a second; {took}"
 
 
-def _letters(folder: Path) -> Any:
+def _tokenizer_of(folder: Path) -> Any:
     try:
         from tokenizers import Tokenizer
     except ImportError as e:
@@ -83,9 +89,9 @@ def _letters(folder: Path) -> Any:
         raise InputError(f"{folder} has no tokenizer.json", why=str(e), hint="cast it with `ingot cast --hf`") from e
 
 
-def _show(letters: Any, made: list[int]) -> None:
+def _show(tokenizer: Any, made: list[int]) -> None:
     """What the last token adds; half a character waits for its other half."""
-    before, now = letters.decode(made[:-1]), letters.decode(made)
+    before, now = tokenizer.decode(made[:-1]), tokenizer.decode(made)
     if not now.endswith("\ufffd"):
         sys.stderr.write(now.removeprefix(before.rstrip("\ufffd")))
         sys.stderr.flush()

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
 from ingot import __version__
 from ingot.errors import InputError
 
-EXIT_CODES = "Exit codes: 0 done, 1 bug, 2 input does not fit, 3 artefact wrong, 4 artefact broken or not written."
+EXIT_CODES = (
+    "Exit codes: 0 done · 1 a bug in Ingot · 2 the command, the data, the model or the target does not fit · "
+    "3 the artefact ran and its numbers are wrong · 4 an artefact could not be loaded, run or written · "
+    "130 interrupted."
+)
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose refusals are errors of the template, so that --json holds for them too."""
+    """A parser whose refusals are errors of ours, so that --json holds for them too."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(message, hint=f"{self.prog} --help")
@@ -24,50 +29,65 @@ def make_parser() -> Parser:
     parser = Parser(prog="ingot", description=about, epilog=EXIT_CODES)
     parser.add_argument("--version", action="version", version=f"ingot {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for add in (_cast, _plan, _why, _diff, _report, _compare, _verify, _localize, _run, _generate, _targets, _demo):
+    for add in VERBS:
         add(commands)
     return parser
 
 
 def _cast(commands: Any) -> None:
-    parser = _command(commands, "cast", "model in, executed and explained .pte out")
+    parser = _command(commands, "cast", "quantize, lower, execute and compare a model: a folder with model.pte")
     _model_arguments(parser, optional=True)
+    _validation_argument(parser)
     _language_arguments(parser)
     _target_arguments(parser)
-    into = "gets model.pte, plan.json, report.json"
-    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help=into)
-    parser.add_argument("--report", action="store_true", help="write report.html too")
+    _output_arguments(parser)
     scenario = "write DIR/scenario too, for Arm's scenario-runner (vgf only)"
     parser.add_argument("--scenario", action="store_true", help=scenario)
-    kept = "keep: write a wrong artefact all the same (still exit 3)"
-    parser.add_argument("--on-mismatch", choices=("raise", "keep"), default="raise", help=kept)
+
+
+def _record(commands: Any) -> None:
+    parser = _command(commands, "record", "calibrate only: statistics of every value, for all targets")
+    _model_arguments(parser)
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the ranges, as JSON")
 
 
 def _plan(commands: Any) -> None:
-    parser = _command(commands, "plan", "only decide: what each value is stored as, as JSON")
+    parser = _command(commands, "plan", "solve for the quantization of every value; the plan as JSON")
     _model_arguments(parser)
     _target_arguments(parser)
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help="write the plan there instead of printing it")
 
 
+def _lower(commands: Any) -> None:
+    parser = _command(commands, "lower", "lower a plan that was written, or edited; execute and compare it")
+    parser.add_argument("plan", type=Path, help="a plan.json, or the folder of a cast")
+    _model_arguments(parser)
+    _validation_argument(parser)
+    parser.add_argument("--target", metavar="NAME", help="which plan, where the file holds several")
+    parser.add_argument("--recipe", type=Path, metavar="FILE.toml", help="thresholds of the check")
+    _output_arguments(parser)
+
+
 def _why(commands: Any) -> None:
     parser = _command(commands, "why", "explain one value of a plan")
-    parser.add_argument("plan", type=Path, help="a plan.json, or the folder of a cast")
+    _plan_argument(parser, "plan")
     parser.add_argument("value", help="the name of the value, e.g. conv2d_3")
+    parser.add_argument("--target", metavar="NAME", help="which plan, where the file holds several")
 
 
 def _diff(commands: Any) -> None:
     parser = _command(commands, "diff", "what differs between two plans")
-    parser.add_argument("first", type=Path, help="a plan.json, or the folder of a cast")
-    parser.add_argument("second", type=Path, help="another one")
+    _plan_argument(parser, "first")
+    parser.add_argument("second", type=Path, nargs="?", help="another one; or two --target of the first")
+    several = "which plan of each file that holds several; given twice: of the first, of the second"
+    parser.add_argument("--target", metavar="NAME", action="append", default=[], help=several)
 
 
 def _report(commands: Any) -> None:
-    parser = _command(commands, "report", "the page of a cast, from what it saved")
+    parser = _command(commands, "report", "the HTML page of a cast, from its folder")
     parser.add_argument("folder", type=Path, help="the folder of a cast")
-    parser.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="where to (default: report.html in the folder)"
-    )
+    where = "default: report.html in the folder"
+    parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=where)
 
 
 def _compare(commands: Any) -> None:
@@ -78,24 +98,27 @@ def _compare(commands: Any) -> None:
 
 
 def _verify(commands: Any) -> None:
-    parser = _command(commands, "verify", "run an artefact again and compare it with the model")
+    parser = _command(commands, "verify", "execute an artefact again and compare it, on all the data that is given")
     parser.add_argument("artefact", type=Path, help="the folder of a cast, or the model.pte in it")
-    _model_arguments(parser)
+    _model_arguments(parser, optional=True)
+    _verbose_argument(parser)
 
 
 def _localize(commands: Any) -> None:
     parser = _command(commands, "localize", "where an error starts, and the smallest model that has it")
-    _model_arguments(parser)
-    _target_arguments(parser)
+    parser.add_argument("model", help="net.py:build, exported.pt2, or the folder of a cast (then without --target)")
+    _data_arguments(parser)
+    parser.add_argument("--target", action="append", metavar="NAME", help="see `ingot targets`")
+    parser.add_argument("--recipe", type=Path, metavar="FILE.toml", help="demands on precision")
     smallest = "write the smallest model that still fails, as a file that runs by itself"
     parser.add_argument("--reduce", type=Path, metavar="REPRO.py", help=smallest)
-    parser.add_argument("--budget", type=float, default=300, metavar="SECONDS", help="for --reduce (default 300)")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="for --reduce (default 300)")
 
 
 def _run(commands: Any) -> None:
     parser = _command(commands, "run", "execute a scenario here and compare it with what is expected")
     parser.add_argument("scenario", type=Path, help="the folder that `ingot cast --scenario` wrote")
-    parser.add_argument("--keep", type=Path, metavar="DIR", help="leave the outputs there, as .npy files")
+    parser.add_argument("--keep", type=Path, metavar="DIR", help="write the outputs there, as .npy files")
 
 
 def _generate(commands: Any) -> None:
@@ -106,17 +129,35 @@ def _generate(commands: Any) -> None:
 
 
 def _targets(commands: Any) -> None:
-    _command(commands, "targets", "what is known, what is installed, how to get the rest")
+    _command(commands, "targets", "every target: what is installed, what is missing, how to install it")
+
+
+def _schema(commands: Any) -> None:
+    _command(commands, "schema", "the JSON schema of recipes, for editors")
 
 
 def _demo(commands: Any) -> None:
     _command(commands, "demo", "train a small CNN on handwritten digits, cast it, compare its accuracy")
 
 
+Verb = Callable[[Any], None]
+VERBS: tuple[Verb, ...] = (
+    _cast, _record, _plan, _lower, _why, _diff, _report, _compare, _verify, _localize, _run, _generate, _targets,
+    _schema, _demo,
+)  # fmt: skip
+
+
 def _command(commands: Any, name: str, help: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=help, description=help, allow_abbrev=False)
+    about = help[0].upper() + help[1:] + "."
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=help, description=about, epilog=EXIT_CODES, allow_abbrev=False
+    )
     parser.add_argument("--json", action="store_true", help="print exactly one JSON object on stdout")
     return parser
+
+
+def _plan_argument(parser: argparse.ArgumentParser, name: str) -> None:
+    parser.add_argument(name, type=Path, help="a plan.json, or the folder of a cast")
 
 
 def _language_arguments(parser: argparse.ArgumentParser) -> None:
@@ -124,22 +165,52 @@ def _language_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hf", type=Path, metavar="DIR", help=folder)
     scheme = "8da4w (default with --hf), 8da8w, 4w on vulkan; more after commas: 8da4w,embedding_bits=4,group=64"
     parser.add_argument("--weights", metavar="SCHEME", help=scheme)
-    parser.add_argument("--context", type=int, default=256, metavar="TOKENS", help="the longest text (default 256)")
-    parser.add_argument("--text", type=Path, metavar="FILE", help="text by which weights are rounded best")
+    parser.add_argument("--context", type=int, metavar="TOKENS", help="with --hf: the longest text (default 256)")
+    parser.add_argument("--text", type=Path, metavar="FILE", help="with --hf: representative text, to calibrate on")
 
 
 def _model_arguments(parser: argparse.ArgumentParser, optional: bool = False) -> None:
     what = "net.py:build, package.module:build or exported.pt2"
     parser.add_argument("model", nargs="?" if optional else None, help=what)
+    _data_arguments(parser)
+
+
+def _data_arguments(parser: argparse.ArgumentParser) -> None:
     sources = "data.npz, data.npy, a folder of images, or file.py:function (default: what build() returns)"
     parser.add_argument("--calibrate", metavar="DATA", help=sources)
-    mean = "subtracted from images in 0..1, one number or one per channel"
-    parser.add_argument("--mean", type=float, nargs="+", help=mean)
-    parser.add_argument("--std", type=float, nargs="+", help="images are divided by it after that")
-    parser.add_argument("--quiet", action="store_true", help="say nothing but errors")
+    mean = "subtracted from images in 0..1: one number, or one per channel with commas"
+    parser.add_argument("--mean", type=_numbers, metavar="M[,M,M]", help=mean)
+    parser.add_argument("--std", type=_numbers, metavar="S[,S,S]", help="images are divided by it after that")
+    varies = "a dimension that varies: x.0=batch:1:8 (input x, dimension 0, named batch, 1 to 8); several are allowed"
+    parser.add_argument("--dynamic-shapes", metavar="DIM", action="append", default=[], help=varies)
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+
+
+def _numbers(text: str) -> list[float]:
+    return [float(part) for part in text.split(",")]
+
+
+def _validation_argument(parser: argparse.ArgumentParser) -> None:
+    data = "data to verify on, all of it, as --calibrate takes it (default: the first calibration batches)"
+    parser.add_argument("--validation", metavar="DATA", help=data)
 
 
 def _target_arguments(parser: argparse.ArgumentParser) -> None:
     several = "see `ingot targets`; may be given several times"
-    parser.add_argument("--target", action="append", required=True, help=several)
+    parser.add_argument("--target", action="append", required=True, metavar="NAME", help=several)
     parser.add_argument("--recipe", type=Path, metavar="FILE.toml", help="demands on precision")
+
+
+def _output_arguments(parser: argparse.ArgumentParser) -> None:
+    into = "gets model.pte, plan.json, report.json, and what `ingot verify` needs"
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help=into)
+    parser.add_argument("--report", action="store_true", help="write report.html too")
+    slim = "leave out float.pt2 and quantized.pt2, which `ingot verify` and `ingot localize` read"
+    parser.add_argument("--slim", action="store_true", help=slim)
+    kept = "keep: write a wrong artefact all the same (still exit 3)"
+    parser.add_argument("--on-mismatch", choices=("raise", "keep"), default="raise", help=kept)
+    _verbose_argument(parser)
+
+
+def _verbose_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--verbose", action="store_true", help="every tensor, host op and output, not a summary")

@@ -14,10 +14,6 @@ from ingot.result.report.facts import read_facts
 from ingot.result.report.html import document, page
 
 
-def run(options: argparse.Namespace) -> Answer:
-    return {"report": report, "compare": compare}[options.command](options)
-
-
 def report(options: argparse.Namespace) -> Answer:
     folder = options.folder if options.folder.is_dir() else options.folder.parent
     file = options.output or folder / "report.html"

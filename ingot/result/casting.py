@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch.export import ExportedProgram
 
@@ -96,7 +96,7 @@ class Casting:
 
     @cached_property
     def details(self) -> Details:
-        """What a report shows beside this: the graph, ranges, errors, sizes and times. Computed when first asked for."""
+        """Graph, ranges, errors, sizes and times, as a report shows them. Computed when first asked for."""
         return details_of(self)
 
     def report(self, path: str | os.PathLike[str]) -> Path:

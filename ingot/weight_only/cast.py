@@ -59,9 +59,7 @@ def cast_weights(
     made = replace(made, settings={**settings.remembered, "weights": asked.scheme})
     trim_heap()
     casting = lowered(program, form.program, quantized, made, backend, settings, steps, methods, in_double=False)
-    done = verified(
-        replace(casting, layers=layers), checked or batches or [program.example_inputs], steps, on_mismatch
-    )
+    done = verified(replace(casting, layers=layers), checked or batches or [program.example_inputs], steps, on_mismatch)
     for name, evidence in casting.evidence.others.items():
         trim_heap()
         done = _with_method(done, evidence, (others or {})[name][1], steps, on_mismatch)
