@@ -152,8 +152,8 @@ def _cast_weight_only(
         program = capture(computed, example, dynamic_shapes=dynamic_shapes)
     program = replace(program, notes=(*program.notes, *([note] if note else ())))
     batches, checked = ([program.flatten(_in_float32(b)) for b in some or ()] for some in data)
-    how = {"on_mismatch": on_mismatch, "checked": checked or None}
-    return {n: cast_weights(program, n, weights, batches, recipe, steps.fork(), **how) for n in names}
+    facts = (weights, batches, recipe)
+    return {n: cast_weights(program, n, *facts, steps.fork(), on_mismatch, checked=checked or None) for n in names}
 
 
 def _in_float32(batch: Batch) -> Inputs:

@@ -36,12 +36,15 @@ class Ranges:
     again: dict[str, Ranges] = field(default_factory=dict, repr=False, compare=False)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
+        with atomic_write(path) as f:
+            f.write(self.to_json().encode())
+        return Path(path)
+
+    def to_json(self) -> str:
         fields = ("batches", "samples", "fingerprint", "notes", "steady", "sensitivity")
         rest = {name: getattr(self, name) for name in fields}
         body = {"format": FORMAT, "version": VERSION, **rest, "values": _packed(self.values)}
-        with atomic_write(path) as f:
-            f.write(json.dumps(body, separators=(",", ":")).encode())
-        return Path(path)
+        return json.dumps(body, separators=(",", ":"))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Ranges:

@@ -46,7 +46,7 @@ def given(options: argparse.Namespace) -> Given:
         raise InputError("--mean and --std are for --calibrate IMAGES", hint="--calibrate photos/")
     batches = _data(options, loaded, options.calibrate) or loaded.calibration
     validation = _data(options, loaded, getattr(options, "validation", None))
-    example = loaded.example_inputs
+    example: Batch | None = loaded.example_inputs
     if example is None:
         first = next(iter(batches), None) if batches is not None else None
         if first is None:

@@ -8,8 +8,7 @@ from typing import Any
 
 import torch
 
-from ingot import api
-from ingot.capture.export import Program
+from ingot.capture.export import Program, capture_program
 from ingot.core.host_memory import evict_after_forward, trim_heap
 from ingot.llm.checkpoint import Checkpoint
 from ingot.llm.decoder import BEFORE, ROOM, Decoder, keep, room_for, with_room
@@ -69,13 +68,13 @@ def _enough(decoder: Decoder, texts: list[list[int]]) -> list[list[int]]:
 def _captured(decoder: Decoder, many: int, target: str) -> Program:
     """With room that varies: in symbols, or as the largest where the delegate looks at sizes itself."""
     if find_target(target).lowering.resizes_at_runtime:
-        return replace(api.capture(decoder, decoder.example(many)), bounded_dims=decoder.room_at)
+        return replace(capture_program(decoder, decoder.example(many)), bounded_dims=decoder.room_at)
     room = torch.export.Dim("room", min=ROOM, max=decoder.context) if decoder.room_at else None
     given: list[Any] = [
         dict.fromkeys(decoder.room_at.get(i, ()), room) or None for i in range(BEFORE + 2 * decoder.layers)
     ]
     shapes = (*given[:BEFORE], tuple(given[BEFORE:])) if room else None
-    return api.capture(decoder, decoder.example(many), dynamic_shapes=shapes)
+    return capture_program(decoder, decoder.example(many), dynamic_shapes=shapes)
 
 
 def tokens_of(checkpoint: Checkpoint, text: str) -> list[int]:

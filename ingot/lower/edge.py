@@ -84,6 +84,16 @@ def _lowered(
     return methods
 
 
+def edge_program(program: Program, quantized: GraphModule, plan: Plan, target: Target) -> torch.export.ExportedProgram:
+    """The edge program with its delegates, before it is serialised."""
+    with closing() as close, listening():
+        exported = {MAIN: _exported(program, quantized, plan, target, close)}
+        turned = [n.name in plan.channels_last for n in output_nodes(program.module)]
+        edge = _stage("partition", target, lambda: _to_edge(exported, target, turned))
+    found: torch.export.ExportedProgram = edge.exported_program(MAIN)
+    return found
+
+
 def _exported(program: Program, quantized: GraphModule, plan: Plan, target: Target, close: Any) -> Any:
     whole = _whole(program, exposed(quantized, plan), plan, target)
     close(whole, lambda n: target.lowering.owned_by_another(n) or (not plan.integer_io and converts_io(n, plan)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx import GraphModule, Node
+from torch.fx import Graph, GraphModule, Node
 
 from ingot.capture.export import Program, flat_module, restore_state
 from ingot.core.fx import copied
@@ -28,17 +28,16 @@ def as_exported(module: GraphModule, program: Program) -> ExportedProgram:
 def from_exported(exported: ExportedProgram) -> GraphModule:
     """The graph with flat inputs and outputs, and the names it had."""
     module = flat_module(exported)
-    names = {n: custom[NAME] for n in module.graph.nodes if NAME in (custom := n.meta.get("custom") or {})}
-    for number, node in enumerate(names):  # in two steps: a name may still be another node's
-        node._rename(f"renamed_{number}")
-    for node, name in names.items():
-        node._rename(name)
-        _restore_meta(node)
-    module.recompile()
-    return module
+    graph, copies = Graph(), dict[Node, Node]()
+    for node in module.graph.nodes:
+        node.name = _named(node)
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    return GraphModule(module, graph)
 
 
-def _restore_meta(node: Node) -> None:
-    custom = node.meta["custom"]
+def _named(node: Node) -> str:
+    """Its name before it was exported; our meta data is put back too."""
+    custom = node.meta.get("custom") or {}
     node.meta.update({k: custom[k] for k in KEPT if k in custom})
     node.meta["custom"] = {k: v for k, v in custom.items() if k not in (*KEPT, NAME)}
+    return str(custom.get(NAME, node.name))

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from itertools import islice
 from typing import Any
-
-import torch
 
 from ingot.calibrate.statistics import Ranges
 from ingot.capture.export import Program
+from ingot.capture.inputs import Batch
 from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check
 from ingot.core.progress import Steps
@@ -26,8 +24,6 @@ from ingot.verify.localize.diagnose import find as find_error
 from ingot.verify.localize.finding import Finding
 
 WELL_DB = 20.0  # nearer to its graph than to the float model by so much: what is between those two is rounding
-
-Batch = tuple[torch.Tensor, ...]
 
 
 def lowered(
@@ -52,11 +48,11 @@ def lowered(
 
 
 def verified(
-    casting: Casting, kept: list[Batch], steps: Steps, on_mismatch: str, ranges: Ranges | None = None
+    casting: Casting, kept: Sequence[Batch], steps: Steps, on_mismatch: str, ranges: Ranges | None = None
 ) -> Casting:
     with steps("verify"):
         check = _verify_or_keep(casting, kept, on_mismatch)
-    seen = replace(casting.evidence, ranges=ranges, batch=casting.evidence.program.flatten(kept[0]))
+    seen = replace(casting.needed_evidence, ranges=ranges, batch=casting.needed_evidence.program.flatten(kept[0]))
     casting = replace(casting, evidence=seen)
     done = casting.checked(check, steps.seconds)
     if not check.passed and on_mismatch == "raise":
@@ -64,30 +60,30 @@ def verified(
     return done
 
 
-def _verify_or_keep(casting: Casting, kept: list[Batch], on_mismatch: str) -> Check:
+def _verify_or_keep(casting: Casting, kept: Sequence[Batch], on_mismatch: str) -> Check:
     """With on_mismatch='keep' an artefact that does not even run is handed over too, marked as failed."""
     try:
         return check_of(casting, kept)
     except ArtefactError as e:
         if on_mismatch == "raise":
             raise
-        return Check(casting.evidence.target.runner.executed_on(), 0, (), passed=False, culprit=str(e))
+        return Check(casting.needed_evidence.target.runner.executed_on(), 0, (), passed=False, culprit=str(e))
 
 
-def check_of(casting: Casting, batches: Iterable[Any]) -> Check:
+def check_of(casting: Casting, batches: Iterable[Batch]) -> Check:
     """Executed and compared; where the artefact leaves its own graph, with the op at which it does."""
-    chosen = list(islice(batches, casting.evidence.recipe.verify_batches))
+    chosen = list(batches)
     check = run_and_compare(casting, chosen)
-    if check.passed or not left_its_graph(check, casting.evidence.recipe):
+    if check.passed or not left_its_graph(check, casting.needed_evidence.recipe):
         return check
     with suppress(Exception):  # the check stands, whatever happens while looking for where the error starts
         check = replace(check, culprit=localized(casting, chosen).culprit or check.culprit)
     return check
 
 
-def run_and_compare(casting: Casting, batches: Iterable[Any]) -> Check:
+def run_and_compare(casting: Casting, batches: Iterable[Batch]) -> Check:
     """With no more said of a culprit than the graphs tell."""
-    evidence = casting.evidence
+    evidence = casting.needed_evidence
     with _naming_kernels(casting):
         return verify_artefact(casting.pte, evidence, (evidence.program.flatten(b) for b in batches))
 
@@ -98,9 +94,9 @@ def left_its_graph(check: Check, recipe: Recipe) -> bool:
     return any(not o.faithful_db > o.sqnr_db + WELL_DB for o in bad)
 
 
-def localized(casting: Casting, batches: Iterable[Any]) -> Finding:
+def localized(casting: Casting, batches: Iterable[Batch]) -> Finding:
     """Where the error starts, and whose it is."""
-    flat = [casting.evidence.program.flatten(b) for b in batches]
+    flat = [casting.needed_evidence.program.flatten(b) for b in batches]
     with _naming_kernels(casting):
         return find_error(casting, flat)
 
@@ -128,7 +124,7 @@ def _mismatch(casting: Casting) -> MismatchError:
     check = casting.check
     assert check is not None
     bad = [f"{o.name}: {o.problem}" for o in check.outputs if o.problem]
-    strayed = left_its_graph(check, casting.evidence.recipe)
+    strayed = left_its_graph(check, casting.needed_evidence.recipe)
     hint = "read plan.why() of that value, give more calibration data, or inspect it with on_mismatch='keep'"
     reduced = "cut it down with ingot.reduce(…) or `ingot localize … --reduce repro.py`, and report that to the backend"
     return MismatchError(

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from pydantic import TypeAdapter
 from torch.export import ExportedProgram
+from torch.fx import GraphModule
 
 from ingot.calibrate.statistics import Ranges
 from ingot.capture.export import Program, capture_program
@@ -21,6 +22,7 @@ from ingot.errors import InputError, first_sentence
 from ingot.plan.model import Plan
 from ingot.quantize.exported import as_exported, from_exported
 from ingot.quantize.memory_format import laid_out
+from ingot.quantize.pt2e import quantize
 from ingot.rewrite.apply import rewrite_for
 from ingot.targets.base import Target
 from ingot.targets.registry import find_target
@@ -136,11 +138,18 @@ def _evidence(folder: Path, records: Records, plan: Plan, target: Target, recipe
     form = laid_out(program, plan.channels_last)
     _must_be_the_same(form, plan, folder)
     ranges = Ranges.load(folder / RANGES) if (folder / RANGES).exists() else None
-    quantized = from_exported(_load(folder / QUANTIZED))
+    quantized = _quantized(folder, form, plan, target)
     return Evidence(
         form, quantized, target, recipe, records.io, records.delegates, host_ops=records.host_ops,
         in_double=records.in_double, ranges=ranges, batch=form.example_inputs,
     )  # fmt: skip
+
+
+def _quantized(folder: Path, form: Program, plan: Plan, target: Target) -> GraphModule:
+    """The plan replayed; weights that a scheme has rounded are in the file only."""
+    if "weights" in plan.settings:
+        return from_exported(_load(folder / QUANTIZED))
+    return quantize(form.module, plan, float_bias=target.numerics.bias == "float")
 
 
 def _must_be_the_same(program: Program, plan: Plan, folder: Path) -> None:

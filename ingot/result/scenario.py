@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -17,9 +17,11 @@ import torch
 from ingot.core.artefact import TensorInfo
 from ingot.errors import ArtefactError, InputError
 from ingot.quantize.io import encode
-from ingot.result.casting import Casting
 from ingot.verify.check import run_quantized
 from ingot.verify.metrics import measure
+
+if TYPE_CHECKING:
+    from ingot.result.casting import Casting
 
 FAITHFUL_DB = 25.0  # as a recipe has it
 
@@ -36,7 +38,7 @@ class Outcome:
 
 def write(casting: Casting, folder: str | Path, batches: Iterable[Any] | None = None) -> Path:
     """scenario.json with its graphs, shaders, inputs and expected outputs, all paths relative; io.json for the app."""
-    evidence = casting.evidence
+    evidence = casting.needed_evidence
     if not evidence.target.runner.writes_scenarios:
         why = "a scenario is made of .vgf files and shaders"
         raise ArtefactError(f"a program for {casting.target} is no scenario", why=why, hint="target='vgf'")

@@ -60,7 +60,7 @@ def cast_weights(
     trim_heap()
     casting = lowered(program, form.program, quantized, made, backend, settings, steps, methods, in_double=False)
     done = verified(replace(casting, layers=layers), checked or batches or [program.example_inputs], steps, on_mismatch)
-    for name, evidence in casting.evidence.others.items():
+    for name, evidence in casting.needed_evidence.others.items():
         trim_heap()
         done = _with_method(done, evidence, (others or {})[name][1], steps, on_mismatch)
     return done

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingot.core.fx import has_symbols, is_float, value_of
-from ingot.result.casting import Casting
 from ingot.result.details.model import Details
 from ingot.result.details.nodes import nodes_of
 from ingot.result.details.recorded import recorded_of, stats_of
 from ingot.result.details.timing import timing_of
 from ingot.result.details.versions import versions_of
 from ingot.result.details.weights import weights_of
+
+if TYPE_CHECKING:
+    from ingot.result.casting import Casting
 
 __all__ = ["Details", "details_of"]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from torch.fx import Node as FxNode
 
@@ -12,14 +13,16 @@ from ingot.core.artefact import TensorInfo
 from ingot.core.fx import module_path, source_of, value_name
 from ingot.lower.partition_report import tensor_info
 from ingot.plan.model import Plan, QParams
-from ingot.result.casting import Casting
 from ingot.result.details.model import Node, Read
 from ingot.result.details.recorded import spread_of
+
+if TYPE_CHECKING:
+    from ingot.result.casting import Casting
 
 
 def nodes_of(casting: Casting, stats: Mapping[str, Stats], errors: Mapping[str, float]) -> tuple[Node, ...]:
     """In graph order; constants are named by their readers and are no nodes."""
-    graph, places = casting.evidence.program.module.graph, places_of(casting)
+    graph, places = casting.needed_evidence.program.module.graph, places_of(casting)
     shown = [n for n in graph.nodes if n.op != "get_attr"]
     return tuple(_node(n, casting.plan, places, stats, errors) for n in shown)
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingot.errors import IngotError
 from ingot.quantize.io import encode
-from ingot.result.casting import Casting
 from ingot.result.details.model import Part, Timing
+
+if TYPE_CHECKING:
+    from ingot.result.casting import Casting
 
 RUNS = 11  # the first is left out: it still packs weights and warms caches
 HOW, NATIVE = "the quickest run under ExecuTorch's event tracer, on the machine of the cast", "native_call_"
@@ -17,7 +19,7 @@ HOW, NATIVE = "the quickest run under ExecuTorch's event tracer, on the machine 
 
 def timing_of(casting: Casting) -> Timing:
     """The quickest of some runs of one batch: what disturbs a run only makes it longer."""
-    evidence = casting.evidence
+    evidence = casting.needed_evidence
     batch = evidence.program.example_inputs if evidence.batch is None else evidence.batch
     try:
         trace = evidence.target.runner.trace(casting.pte, encode(batch, evidence.io.inputs), RUNS)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 from torch.fx import Node
 
 from ingot.capture.op_semantics import operands
 from ingot.core.fx import constant_of, module_path
 from ingot.plan.model import QParams
-from ingot.result.casting import Casting
 from ingot.result.details.model import Weight
 from ingot.result.details.nodes import places_of
+
+if TYPE_CHECKING:
+    from ingot.result.casting import Casting
 
 
 def weights_of(casting: Casting) -> tuple[Weight, ...]:
     """Each tensor once, under its first reader."""
     places, layers = places_of(casting), {layer.name: layer.bytes for layer in casting.layers}
     found: dict[str, Weight] = {}
-    for node in casting.evidence.program.module.graph.nodes:
+    for node in casting.needed_evidence.program.module.graph.nodes:
         for operand, read in enumerate(operands(node)):
             tensor, name = constant_of(read), str(read.target)
             if tensor is not None and name not in found:

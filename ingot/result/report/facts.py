@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingot.errors import InputError
-from ingot.result.casting import Casting
 from ingot.result.report.derived import derived
 from ingot.result.report.text import Facts, as_data, plain
+
+if TYPE_CHECKING:
+    from ingot.result.casting import Casting
 
 FILE = "report.json"
 NEEDED = ("target", "bytes", "delegates", "host_ops", "io", "check", "nodes", "weights", "sizes")

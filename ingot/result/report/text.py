@@ -6,10 +6,12 @@ import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import asdict, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingot.core.artefact import Check, Delegate
-from ingot.result.casting import Casting
+
+if TYPE_CHECKING:
+    from ingot.result.casting import Casting
 
 Facts = dict[str, Any]
 
@@ -53,7 +55,7 @@ def plain(thing: Any) -> Any:
     return thing if thing is None or isinstance(thing, (bool, int, str)) else str(thing)
 
 
-def summary(casting: Casting) -> str:
+def summary(casting: Casting, verbose: bool = True) -> str:
     """The verdict first, then what stands behind it."""
     facts = as_data(casting)
     parts = (_delegates, _host_ops, outputs, estimates, _rewrites, _timings, _notes)
@@ -90,7 +92,7 @@ def _host_ops(facts: Facts) -> Iterator[str]:
             yield f"  try  {h['hint']}"
 
 
-def outputs(facts: Facts) -> Iterator[str]:
+def outputs(facts: Facts, verbose: bool = True) -> Iterator[str]:
     """What ran where, and how each output compares."""
     check = facts["check"]
     if check is None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import islice
+from typing import TYPE_CHECKING
 
 import torch
 from torch.fx import Node
 
 from ingot.core.fx import source_of
 from ingot.errors import InputError
-from ingot.result.casting import Casting
 from ingot.verify.check import Evidence, run_artefact, run_graph, run_quantized
 from ingot.verify.localize.finding import Finding, ValueCheck
 from ingot.verify.localize.graph_errors import coarsest, error_along, told
@@ -19,12 +19,15 @@ from ingot.verify.localize.isolated_op import alone, first_wrong, steps
 from ingot.verify.localize.search import Search, spread, strays
 from ingot.verify.metrics import measure
 
+if TYPE_CHECKING:
+    from ingot.result.casting import Casting
+
 Verdict = tuple[str, str, str | None]  # kind, sentence, value
 
 
 def find(casting: Casting, batches: Batches) -> Finding:
     """Compare the float program, the quantized graph and the artefact, value by value."""
-    evidence: Evidence = casting.evidence
+    evidence: Evidence = casting.needed_evidence
     chosen = list(islice(batches, evidence.recipe.verify_batches))
     if not chosen:
         raise InputError("no batches to look at", hint="give at least one input tuple")
