@@ -105,11 +105,11 @@ def test_troubleshooting() -> None:
     assert names["finding"].kind == "none"
 
 
-def test_adding_a_rule() -> None:
+def test_adding_a_rewrite() -> None:
     """The rule that is shown is the one that is used."""
-    shown = python_blocks(ROOT / "docs/adding-a-rule.md")[0]
-    assert shown == (ROOT / "ingot/legalize/elu.py").read_text()
-    names = run_blocks("adding-a-rule.md")
+    shown = python_blocks(ROOT / "docs/adding-a-rewrite.md")[0]
+    assert shown == (ROOT / "ingot/rewrite/elu.py").read_text()
+    names = run_blocks("adding-a-rewrite.md")
     assert (len(names["casting"].delegates), len(names["split"].delegates)) == (1, 2)
 
 
