@@ -21,9 +21,10 @@ Generated from the code by `python docs/make_api.py`. Recipe keys are explained 
 
 def page() -> str:
     public = {name: getattr(ingot, name) for name in ingot.__all__ if name != "__version__"}
-    functions = {name: f for name, f in public.items() if not inspect.isclass(f)}
-    errors = {name: c for name, c in public.items() if name not in functions and issubclass(c, Exception)}
-    classes = {name: c for name, c in public.items() if name not in functions and name not in errors}
+    functions = {name: f for name, f in public.items() if inspect.isroutine(f)}
+    errors = {name: c for name, c in public.items() if inspect.isclass(c) and issubclass(c, Exception)}
+    classes = {name: c for name, c in public.items() if inspect.isclass(c) and name not in errors}
+    aliases = {name: t for name, t in public.items() if name not in {**functions, **errors, **classes}}
     return "\n".join(
         [
             HEAD,
@@ -31,6 +32,7 @@ def page() -> str:
             *(line for name, function in functions.items() for line in _function(name, function)),
             "## Classes\n",
             *(line for name, kind in classes.items() for line in _class(name, kind)),
+            *(line for name, kind in aliases.items() for line in _alias(name, kind)),
             "## Exceptions\n",
             *(_item(f"- `{name}`: {_doc(kind)}") for name, kind in errors.items()),
             "",
@@ -66,6 +68,11 @@ def _class(name: str, kind: type) -> Iterator[str]:
         if not method.startswith("_") and method not in _validators(kind) and (line := _member(method, member)):
             yield _item(line)
     yield ""
+
+
+def _alias(name: str, kind: Any) -> Iterator[str]:
+    """A union of types."""
+    yield f"### ingot.{name}\n\n{_item(f'`{kind}`')}\n"
 
 
 def _item(text: str) -> str:
