@@ -105,11 +105,11 @@ def test_troubleshooting() -> None:
     assert names["finding"].kind == "none"
 
 
-def test_adding_a_rule() -> None:
+def test_adding_a_rewrite() -> None:
     """The rule that is shown is the one that is used."""
-    shown = python_blocks(ROOT / "docs/adding-a-rule.md")[0]
-    assert shown == (ROOT / "ingot/legalize/elu.py").read_text()
-    names = run_blocks("adding-a-rule.md")
+    shown = python_blocks(ROOT / "docs/adding-a-rewrite.md")[0]
+    assert shown == (ROOT / "ingot/rewrite/elu.py").read_text()
+    names = run_blocks("adding-a-rewrite.md")
     assert (len(names["casting"].delegates), len(names["split"].delegates)) == (1, 2)
 
 
@@ -129,10 +129,34 @@ def test_the_api_reference_is_current() -> None:
     assert (ROOT / "docs/api.md").read_text() == page, "run: python docs/make_api.py"
 
 
+def documents() -> list[Path]:
+    single = ("README.md", "CONTRIBUTING.md", "bench/README.md", "examples/README.md")
+    return [*(ROOT / name for name in single), *(ROOT / "docs").rglob("*.md")]
+
+
 def test_links_between_documents_lead_somewhere() -> None:
-    for path in (ROOT / "README.md", *(ROOT / "docs").glob("*.md")):
+    for path in documents():
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", path.read_text()):
             assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+def test_paths_in_documents_exist() -> None:
+    for path in documents():
+        named = re.findall(r"`((?:ingot|tests|docs|bench|examples)/[\w./-]+)`", path.read_text())
+        assert [n for n in named if not (ROOT / n).exists()] == [], path.name
+
+
+def test_lines_of_documents_fit() -> None:
+    """Rows of tables cannot be broken."""
+    for path in documents():
+        lines = path.read_text().splitlines()
+        assert [line for line in lines if len(line) > 120 and not line.startswith("|")] == [], path.name
+
+
+def test_the_readme_lists_every_room_once() -> None:
+    rooms = [p.name for p in (ROOT / "ingot").iterdir() if (p / "__init__.py").exists()]
+    listed = re.findall(r"^\| `ingot/(\w+)/` \|", (ROOT / "README.md").read_text(), re.M)
+    assert sorted(listed) == sorted(rooms)
 
 
 def test_graphics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
