@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ingot.calibrate.recorder import measured_again, record_module
+from ingot.calibrate.recorder import record_module, record_rewritten_values
 from ingot.calibrate.statistics import Ranges
 from ingot.capture.export import Program, restore_state
 from ingot.capture.export import capture as _capture
@@ -127,14 +127,14 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: Any = None) -
     if not settings.quantize:
         return replace(unquantized(module, backend, form.program.fingerprint, form.rewrites), **outside)
     if not backend.numerics.runs_float:
-        ranges = measured_again(module, ranges, lambda: restore_state(module, state))
+        ranges = record_rewritten_values(module, ranges, lambda: restore_state(module, state))
     facts = (module, ranges, backend, form.program.fingerprint, form.rewrites, settings)
-    if state or not can_rehearse(module, ranges.kept):
+    if state or not can_rehearse(module, ranges.cached_batches):
         return replace(solve(*facts), **outside)
     methods = METHODS if settings.range == "auto" else (settings.range,)
     plans = dict(zip(methods, solve_each(*facts, methods), strict=True))
     with torch.no_grad():
-        best = rehearsed(plans, module, ranges.kept, correct=settings.correct_biases)
+        best = rehearsed(plans, module, ranges.cached_batches, correct=settings.correct_biases)
     return replace(best, **outside)
 
 

@@ -286,7 +286,7 @@ FUNCTIONS = {
     "integers": ("does not run on the example inputs", "Input type (int)"),
     "no_batches": ("the calibration data is empty", "0 batches"),
     "more_inputs": ("batch 0 has the wrong number of inputs", "takes 1 input, the batch has 2"),
-    "other_shape": ("batch 1 has the wrong shape", "1×3×8×8, this is 1×3×8×7"),
+    "other_shape": ("batch 1 has the wrong shape", "1×3×8×8, got 1×3×8×7"),
     "other_dtype": ("batch 0 has the wrong dtype", "float32, this is complex64"),
     "branches": ("the model does not export", "data-dependent"),
     "raises": ("raises failed", "ZeroDivisionError"),
