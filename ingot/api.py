@@ -11,7 +11,7 @@ import torch
 from torch.export import ExportedProgram
 from torch.utils import _pytree as pytree
 
-from ingot.calibrate.recorder import measured_again, record_module
+from ingot.calibrate.recorder import record_module, record_rewritten_values
 from ingot.calibrate.statistics import Ranges
 from ingot.capture.export import Program, capture_program, restore_state
 from ingot.capture.inputs import Batch, Inputs, call_of
@@ -209,14 +209,14 @@ def _planned(form: Program, ranges: Ranges, target: Target, rewrites: tuple[str,
     if not recipe.quantize:
         return unquantized(module, target, form.fingerprint, rewrites)
     if not target.numerics.runs_float:
-        ranges = measured_again(module, ranges, lambda: restore_state(module, state))
+        ranges = record_rewritten_values(module, ranges, lambda: restore_state(module, state))
     facts = (module, ranges, target, form.fingerprint, rewrites, recipe)
-    if state or not can_rehearse(module, ranges.kept):
+    if state or not can_rehearse(module, ranges.cached_batches):
         return solve(*facts)
     methods = METHODS if recipe.range == "auto" else (recipe.range,)
     plans = dict(zip(methods, solve_each(*facts, methods), strict=True))
     with torch.no_grad():
-        return rehearsed(plans, module, ranges.kept, correct=recipe.correct_biases)
+        return rehearsed(plans, module, ranges.cached_batches, correct=recipe.correct_biases)
 
 
 def train(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Training:

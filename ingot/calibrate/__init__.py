@@ -1,1 +1,1 @@
-"""One float run over the data: statistics per value and sensitivity per quantization point."""
+"""One float run over the calibration data: statistics per value, sensitivity per quantization point."""

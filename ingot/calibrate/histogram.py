@@ -1,10 +1,10 @@
-"""What is kept of one value: exact ends, exact counts, and a histogram whose bins are the top bits of a float32.
+"""Statistics of one value: exact min and max, exact counts, and a log-binned histogram.
 
-Sign, exponent and four bits of mantissa name a bin: sixteen bins an octave over the whole range of float32. So no range
-must be known before the first number arrives, two histograms merge by addition, and the memory is constant.
+A bin is given by the top bits of a float32: sign, exponent and four bits of mantissa, so 16 bins per octave over the
+whole float32 range. No range must be known in advance, histograms merge by addition, and memory is constant.
 
-A bin's key is ordered as its numbers are: key k >= 0 holds the positive numbers whose top bits are k, key ~k (that is
--k - 1) their negatives. Keys 0 and -1 hold zero and the subnormals, and stand for zero.
+Bin keys are ordered like the numbers in them: key k >= 0 holds the positive numbers with top bits k, key ~k (-k - 1)
+their negatives. Keys 0 and -1 hold zero and subnormals; both count as zero.
 """
 
 from __future__ import annotations
@@ -18,55 +18,57 @@ import numpy as np
 import torch
 from torch import Tensor
 
-SHIFT = 19  # bits of a float32 below its bin
-MAGNITUDES = 1 << 12  # bins of one sign
-RAW_BINS = 2 * MAGNITUDES
-FINITE = 255 << 4  # top bits of infinity: from here on nothing is a number
+BIN_SHIFT = 19  # float32 bits that do not select the bin
+BINS_PER_SIGN = 1 << 12  # bins per sign
+RAW_BINS = 2 * BINS_PER_SIGN
+INFINITY_BIN = 255 << 4  # top bits of infinity; larger ones are NaN
 
 
 @dataclass(frozen=True)
 class Stats:
-    """What one value was, over all batches. Where nothing finite was seen, min and max are 0.0: ask `finite` first."""
+    """Statistics of one value over all batches. Without finite elements min and max are 0.0: check `finite` first."""
 
     min: float
     max: float
     count: int
     nonfinite: int
-    neginf: int  # of those
-    histogram: Mapping[int, int]  # over a bounded sample of the finite elements of each batch
+    neginf: int  # included in nonfinite
+    histogram: Mapping[int, int]  # of at most MAX_SAMPLE finite elements per batch
 
     @property
     def finite(self) -> int:
+        """Number of finite elements."""
         return self.count - self.nonfinite
 
     def edges(self) -> tuple[Tensor, Tensor]:
-        """Lower and upper edge of every bin in increasing order, cut to the exact min and max."""
+        """Lower and upper edge of every bin in increasing order, clipped to the exact min and max."""
         keys = np.fromiter(sorted(self.histogram), dtype=np.int64)
-        near, far = _magnitudes(keys)
-        low, high = np.where(keys < 0, -far, near), np.where(keys < 0, -near, far)
+        inner, outer = _magnitudes(keys)
+        low, high = np.where(keys < 0, -outer, inner), np.where(keys < 0, -inner, outer)
         return tuple(torch.from_numpy(np.clip(e, self.min, self.max)) for e in (low, high))  # type: ignore[return-value]
 
     def centers(self) -> Tensor:
-        """The middle of every bin, in increasing order."""
+        """The center of every bin, in increasing order."""
         low, high = self.edges()
         return low + (high - low) / 2
 
     def counts(self) -> Tensor:
-        """How much of the sample fell into every bin, in the order of `centers`."""
+        """Sampled elements per bin, in the order of `centers`."""
         return torch.tensor([self.histogram[k] for k in sorted(self.histogram)], dtype=torch.float64)
 
     def points(self, per_bin: int = 8) -> tuple[Tensor, Tensor]:
-        """Numbers and their weights, each bin spread evenly: for errors finer than a bin, as rounding is."""
+        """Evenly spaced points per bin and their weights, to estimate errors finer than a bin (rounding)."""
         low, high = self.edges()
-        place = (torch.arange(per_bin, dtype=torch.float64) + 0.5) / per_bin
-        spread = low[:, None] + (high - low)[:, None] * place
+        offset = (torch.arange(per_bin, dtype=torch.float64) + 0.5) / per_bin
+        spread = low[:, None] + (high - low)[:, None] * offset
         return spread.reshape(-1), (self.counts() / per_bin).repeat_interleave(per_bin)
 
     def merge(self, other: Stats) -> Stats:
-        seen = [s for s in (self, other) if s.finite]
+        """Statistics over the data of both."""
+        parts = [s for s in (self, other) if s.finite]
         return Stats(
-            min=min((s.min for s in seen), default=0.0),
-            max=max((s.max for s in seen), default=0.0),
+            min=min((s.min for s in parts), default=0.0),
+            max=max((s.max for s in parts), default=0.0),
             count=self.count + other.count,
             nonfinite=self.nonfinite + other.nonfinite,
             neginf=self.neginf + other.neginf,
@@ -75,34 +77,34 @@ class Stats:
 
 
 def quantile(stats: Stats, q: float) -> float:
-    """The number below which a fraction `q` of the sample lies; the exact min and max at 0 and 1."""
+    """The `q` quantile of the sample, linearly interpolated within a bin. Exact min and max at 0 and 1."""
     if q <= 0 or q >= 1 or not stats.histogram:
         return stats.min if q <= 0 else stats.max
     low, high = stats.edges()
-    filled = stats.counts().cumsum(0)
-    i = int(torch.searchsorted(filled, q * filled[-1]))
-    before = filled[i - 1] if i else 0.0
-    part = (q * filled[-1] - before) / (filled[i] - before)
-    return float(low[i] + part * (high[i] - low[i]))
+    cumulative = stats.counts().cumsum(0)
+    i = int(torch.searchsorted(cumulative, q * cumulative[-1]))
+    before = cumulative[i - 1] if i else 0.0
+    fraction = (q * cumulative[-1] - before) / (cumulative[i] - before)
+    return float(low[i] + fraction * (high[i] - low[i]))
 
 
-def sparse(raw: np.ndarray) -> dict[int, int]:
-    """Counts by raw top bits (sign first) -> counts by ordered key. What is no number is dropped."""
-    ordered = np.concatenate([raw[MAGNITUDES : MAGNITUDES + FINITE][::-1], raw[:FINITE]])
+def sparse_histogram(raw: np.ndarray) -> dict[int, int]:
+    """Counts by raw top bits (sign first) -> counts by ordered key. NaN and infinity are dropped."""
+    ordered = np.concatenate([raw[BINS_PER_SIGN : BINS_PER_SIGN + INFINITY_BIN][::-1], raw[:INFINITY_BIN]])
     used = np.flatnonzero(ordered)
-    return dict(zip((used - FINITE).tolist(), ordered[used].tolist(), strict=True))
+    return dict(zip((used - INFINITY_BIN).tolist(), ordered[used].tolist(), strict=True))
 
 
 def _magnitudes(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The ends of each bin nearer to and farther from zero."""
-    size = np.where(keys < 0, ~keys, keys)
-    near, far = _as_float(size), _as_float(size + 1)
-    return np.where(size == 0, 0.0, near), np.where(size == 0, 0.0, far)
+    """The edges of each bin as magnitudes: the one nearer to zero, the one farther from it."""
+    magnitude = np.where(keys < 0, ~keys, keys)
+    inner, outer = _as_float(magnitude), _as_float(magnitude + 1)
+    return np.where(magnitude == 0, 0.0, inner), np.where(magnitude == 0, 0.0, outer)
 
 
-def _as_float(size: np.ndarray) -> np.ndarray:
-    # The last bin would end at infinity.
-    bits = np.minimum(size << SHIFT, (FINITE << SHIFT) - 1).astype(np.int32)
+def _as_float(magnitude: np.ndarray) -> np.ndarray:
+    # Clamp: the last bin would end at infinity.
+    bits = np.minimum(magnitude << BIN_SHIFT, (INFINITY_BIN << BIN_SHIFT) - 1).astype(np.int32)
     return bits.view(np.float32).astype(np.float64)
 
 
@@ -111,8 +113,8 @@ def _sum(a: Mapping[int, int], b: Mapping[int, int]) -> dict[int, int]:
 
 
 @dataclass(frozen=True)
-class Measure:
-    """What one tensor was: the same as Stats, with the top bits of each element of the sample, sign first."""
+class Observation:
+    """Statistics of one tensor: like Stats, with the bin (raw top bits) of each sampled element."""
 
     low: float
     high: float
@@ -122,50 +124,49 @@ class Measure:
     bins: np.ndarray
 
 
-SAMPLE = 1 << 11  # elements of one tensor that reach its histogram
+MAX_SAMPLE = 1 << 11  # elements per tensor that are counted in its histogram
 _EMPTY = np.zeros(0, dtype=np.intp)
 
 
-def flat(t: Tensor) -> Tensor:
-    """All elements in the order of memory: a view wherever the elements lie densely, in whatever layout."""
+def flatten_dense(t: Tensor) -> Tensor:
+    """All elements in memory order: a view of any dense layout, else a copy."""
     if t.is_contiguous():
         return t.view(-1)
     return t.permute(sorted(range(t.dim()), key=t.stride, reverse=True)).reshape(-1)
 
 
-def measure(t: Tensor, turn: int = 0) -> Measure:
-    """Measure a flat tensor; `turn` moves the sample, so that each batch shows other elements."""
+def observe(t: Tensor, batch_index: int = 0) -> Observation:
+    """Statistics of a flat tensor. `batch_index` shifts the sample, so that batches sample different elements."""
     if t.numel() == 0:
-        return Measure(math.inf, -math.inf, 0, 0, 0, _EMPTY)
-    t = t.float() if t.element_size() == 1 else t  # the 8-bit floats have no reductions of their own
-    count, neginf, ends = t.numel(), 0, _ends(t)
-    if not all(
-        map(math.isfinite, ends)
-    ):  # nan and inf both surface in the ends: no pass of their own for a sound tensor
+        return Observation(math.inf, -math.inf, 0, 0, 0, _EMPTY)
+    t = t.float() if t.element_size() == 1 else t  # torch has no reductions for 8-bit floats
+    count, neginf, bounds = t.numel(), 0, _bounds(t)
+    # NaN and infinity both show in the bounds, so a finite tensor needs no extra pass.
+    if not all(map(math.isfinite, bounds)):
         neginf = int(t.isneginf().sum())
         t = t[t.isfinite()]
-        ends = _ends(t) if t.numel() else (math.inf, -math.inf)
-    return Measure(*ends, count, count - t.numel(), neginf, _bins(t, turn) if t.numel() else _EMPTY)
+        bounds = _bounds(t) if t.numel() else (math.inf, -math.inf)
+    return Observation(*bounds, count, count - t.numel(), neginf, _bins(t, batch_index) if t.numel() else _EMPTY)
 
 
-def _ends(t: Tensor) -> tuple[float, float]:
+def _bounds(t: Tensor) -> tuple[float, float]:
     low, high = torch.aminmax(t)
     return low.item(), high.item()
 
 
-def _bins(t: Tensor, turn: int) -> np.ndarray:
-    """The bins of a sample; by numpy, whose calls cost a fraction of torch's on so few elements."""
-    plain = t if t.dtype == torch.float32 else _sample(t, turn).float()
-    every = plain.cpu().numpy().view(np.uint32)
-    return (_sample(every, turn) >> SHIFT).astype(np.intp)
+def _bins(t: Tensor, batch_index: int) -> np.ndarray:
+    """Bins of the sampled elements. Uses numpy: its calls cost less than those of torch on small arrays."""
+    floats = t if t.dtype == torch.float32 else _sample(t, batch_index).float()
+    bits = floats.cpu().numpy().view(np.uint32)
+    return (_sample(bits, batch_index) >> BIN_SHIFT).astype(np.intp)
 
 
-def _sample(t: Any, turn: int) -> Any:
-    """Every n-th element. A step without a common divisor with the size falls on no axis: it visits every channel."""
+def _sample(t: Any, batch_index: int) -> Any:
+    """Every n-th element. A step coprime to the size is aligned with no axis, so every channel is sampled."""
     size = len(t)
-    if size <= SAMPLE:
+    if size <= MAX_SAMPLE:
         return t
-    step = -(-size // SAMPLE)
+    step = -(-size // MAX_SAMPLE)
     while math.gcd(step, size) > 1:
         step += 1
-    return t[turn * 7919 % step :: step]
+    return t[batch_index * 7919 % step :: step]

@@ -1,6 +1,6 @@
-"""Calibration: one float run that records what each value was. No target and no observers in it.
+"""Calibration: one float run that records statistics of every value. Independent of targets; no observer modules.
 
-A value is known by the name of its node. What is recorded is enough to plan for any target later.
+Values are identified by node name. The record suffices to plan for any target.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 from torch.fx.node import map_arg
 
-from ingot.calibrate.histogram import RAW_BINS, Measure, Stats, flat, measure, sparse
-from ingot.calibrate.sensitivity import Sensitivity, Tape
-from ingot.calibrate.statistics import KEPT, KEPT_BYTES, Ranges, averaged, finished
+from ingot.calibrate.histogram import RAW_BINS, Observation, Stats, flatten_dense, observe, sparse_histogram
+from ingot.calibrate.sensitivity import GradientTape, Sensitivity
+from ingot.calibrate.statistics import MAX_CACHED_BATCHES, MAX_CACHED_BYTES, Ranges, build_ranges, mean_sensitivity
 from ingot.core.fx import is_float, output_nodes, value_name
 from ingot.errors import InputError
 
-SENSITIVITY_BATCHES = 1  # batches that are also run backwards, to learn which errors reach the outputs
+SENSITIVITY_BATCHES = 1  # batches with a backward pass
 
 
 def record_module(
@@ -34,9 +34,9 @@ def record_module(
     known: Ranges | None = None,
     reset: Callable[[], None] | None = None,
 ) -> Ranges:
-    """Run `module` on every batch, once and in order, and record its floating values.
+    """Run `module` on every batch, once and in order, and record its floating-point values.
 
-    `known` values keep their record and are not measured again. `reset` is called before each batch.
+    Values in `known` keep their statistics and are not observed. `reset` is called before each batch.
     """
     recorder = _Recorder(module, known.values if known else {})
     for i, batch in enumerate(batches):
@@ -48,33 +48,34 @@ def record_module(
     return recorder.ranges(fingerprint)
 
 
-def measured_again(module: torch.fx.GraphModule, ranges: Ranges, restore: Callable[[], None]) -> Ranges:
-    """With the values that only rewriting made, measured on the batches that were kept; all others keep their record.
+def record_rewritten_values(module: torch.fx.GraphModule, ranges: Ranges, restore: Callable[[], None]) -> Ranges:
+    """Ranges with the values that a rewrite created, observed on the cached batches. Others keep their statistics.
 
-    `restore` puts the state of the program back to where it starts.
+    `restore` resets the state of the program to its initial values.
     """
     nodes = [n for n in module.graph.nodes if n.op == "call_function" and is_float(n)]
     names = " ".join(map(value_name, nodes))
-    if names in ranges.again:
-        return ranges.again[names]
+    if names in ranges.rewritten:
+        return ranges.rewritten[names]
     new = {value_name(n) for n in nodes} - ranges.values.keys()
-    if not new or not ranges.kept:
+    if not new or not ranges.cached_batches:
         return ranges
     restore()
-    more = record_module(module, ranges.kept, known=ranges)
+    more = record_module(module, ranges.cached_batches, known=ranges)
     restore()
-    note = f"{len(new)} values that rewriting made were measured in another float run over {len(ranges.kept)} batches"
-    gains = {**ranges.sensitivity, **more.sensitivity}
-    ranges.again[names] = replace(ranges, values=more.values, sensitivity=gains, notes=(*ranges.notes, note))
-    return ranges.again[names]
+    batches = len(ranges.cached_batches)
+    note = f"{len(new)} values created by rewrites: recorded in a second float run over {batches} batches"
+    sensitivity = {**ranges.sensitivity, **more.sensitivity}
+    ranges.rewritten[names] = replace(ranges, values=more.values, sensitivity=sensitivity, notes=(*ranges.notes, note))
+    return ranges.rewritten[names]
 
 
 _ONE = np.uint32(1)
 
 
 @dataclass
-class _Tally:
-    """The running sum of the measures of one value. 32 bits a bin last for half a million batches."""
+class _Accumulator:
+    """Sums the observations of one value. 32-bit bin counts suffice for half a million batches."""
 
     low: float = math.inf
     high: float = -math.inf
@@ -82,26 +83,26 @@ class _Tally:
     nonfinite: int = 0
     neginf: int = 0
     raw: np.ndarray = field(default_factory=lambda: np.zeros(RAW_BINS, dtype=np.uint32))
-    seen: bool = False
+    observed: bool = False
 
-    def add(self, m: Measure) -> None:
-        self.seen = True
+    def add(self, m: Observation) -> None:
+        self.observed = True
         self.low, self.high = min(self.low, m.low), max(self.high, m.high)
         self.count += m.count
         self.nonfinite += m.nonfinite
         self.neginf += m.neginf
-        # In place and not through bincount: few of the bins are in use, and only those are touched.
+        # Updates the used bins only; bincount would touch all of them.
         np.add.at(self.raw, m.bins, _ONE)
 
     def stats(self) -> Stats:
         low, high = (self.low, self.high) if self.low <= self.high else (0.0, 0.0)
-        return Stats(low, high, self.count, self.nonfinite, self.neginf, sparse(self.raw))
+        return Stats(low, high, self.count, self.nonfinite, self.neginf, sparse_histogram(self.raw))
 
 
 class _Recorder:
-    """Runs the graph node by node and measures what comes out; a value is freed after its last reader.
+    """Runs the graph node by node and observes every value. A value is freed after its last use.
 
-    Its own loop, because that of torch.fx.Interpreter costs as much as the measuring.
+    torch.fx.Interpreter is not used: its overhead is as large as that of the observation.
     """
 
     def __init__(self, module: torch.fx.GraphModule, known: Mapping[str, Stats]):
@@ -110,50 +111,54 @@ class _Recorder:
         self.inputs = [n.name for n in nodes if n.op == "placeholder"]
         self.outputs = output_nodes(module)
         self.sensitivity: list[Sensitivity] = []
-        self.kept: list[tuple[Any, ...]] = []
-        self.steps = _steps(nodes)
-        self.homes = {n: _home(module, n.target) for n in nodes if n.op == "get_attr"}
-        self.names = {n: value_name(n) for n in nodes if n.op in _MEASURED}
-        self.tallies = {name: _Tally() for name in self.names.values() if name not in known}
-        self.steady: dict[str, str] = {}
+        self.cached_batches: list[tuple[Any, ...]] = []
+        self.schedule = _schedule(nodes)
+        self.attributes = {n: _owner(module, n.target) for n in nodes if n.op == "get_attr"}
+        self.names = {n: value_name(n) for n in nodes if n.op in _OBSERVED_OPS}
+        self.accumulators = {name: _Accumulator() for name in self.names.values() if name not in known}
+        self.constant_inputs: dict[str, str] = {}
         self.batches = self.samples = 0
-        self.at = ""  # the node under way
+        self.current_node = ""  # name, for error messages
         self.env: dict[torch.fx.Node, Any] = {}
-        # What was measured in this batch, by node, with the version of the tensor it was measured at.
-        self.measured: dict[torch.fx.Node, tuple[int, Measure]] = {}
+        # Observations of this batch by node, each with the version counter of its tensor.
+        self.observed: dict[torch.fx.Node, tuple[int, Observation]] = {}
 
     def run_batch(self, index: int, batch: tuple[Any, ...]) -> None:
         self._check(index, batch)
-        self._compare(index, batch)
+        self._track_constant_inputs(index, batch)
         try:
             with torch.no_grad():
                 self._run(batch)
         except Exception as e:
-            hint = "give batches of the shapes and dtypes the program was captured with"
-            raise InputError(f"batch {index} does not run", where=self.at, why=str(e), hint=hint) from e
-        if len(self.kept) < KEPT and sum(map(_bytes, self.kept)) + _bytes(batch) <= KEPT_BYTES:
-            self.kept.append(tuple(t.clone() if isinstance(t, Tensor) else t for t in batch))
+            hint = "use the shapes and dtypes of the example inputs"
+            raise InputError(f"batch {index} failed", where=self.current_node, why=str(e), hint=hint) from e
+        self._cache(batch)
         self.batches, self.samples = index + 1, self.samples + _samples(batch)
 
+    def _cache(self, batch: tuple[Any, ...]) -> None:
+        cached = sum(map(_batch_bytes, self.cached_batches))
+        if len(self.cached_batches) < MAX_CACHED_BATCHES and cached + _batch_bytes(batch) <= MAX_CACHED_BYTES:
+            self.cached_batches.append(tuple(t.clone() if isinstance(t, Tensor) else t for t in batch))
+
     def _run(self, batch: tuple[Any, ...]) -> None:
-        self.env, self.measured = {}, {}
-        tape = Tape() if self.batches < SENSITIVITY_BATCHES else None
+        self.env, self.observed = {}, {}
+        tape = GradientTape() if self.batches < SENSITIVITY_BATCHES else None
         inputs = iter(batch)
-        for n, dead in self.steps:
-            self.at = n.name
-            value = self.env[n] = self._value(n, inputs, tape)
-            tally = self.tallies.get(self.names.get(n, ""))
-            if tally is not None and _is_floating(value):
-                tally.add(self._measure(n, value))
-            for gone in dead:
-                del self.env[gone]
+        for n, dead in self.schedule:
+            self.current_node = n.name
+            value = self.env[n] = self._run_node(n, inputs, tape)
+            accumulator = self.accumulators.get(self.names.get(n, ""))
+            if accumulator is not None and _is_floating(value):
+                accumulator.add(self._observe(n, value))
+            for freed in dead:
+                del self.env[freed]
         if tape:
             results = [(n, self.env[n]) for n in self.outputs if _is_floating(self.env[n])]
             self.sensitivity += tape.sensitivity(results, self.batches)
 
-    def _value(self, n: torch.fx.Node, inputs: Iterator[Any], tape: Tape | None) -> Any:
+    def _run_node(self, n: torch.fx.Node, inputs: Iterator[Any], tape: GradientTape | None) -> Any:
         if n.op == "get_attr":
-            return getattr(*self.homes[n])
+            return getattr(*self.attributes[n])
         if n.op == "placeholder":
             return next(inputs)
         if tape:
@@ -161,53 +166,53 @@ class _Recorder:
         args, kwargs = map_arg((n.args, n.kwargs), self.env.__getitem__)
         return n.target(*args, **kwargs)  # type: ignore[operator]
 
-    def _measure(self, n: torch.fx.Node, t: Tensor) -> Measure:
-        elements = flat(t)
+    def _observe(self, n: torch.fx.Node, t: Tensor) -> Observation:
+        elements = flatten_dense(t)
         version = t._version
-        m = self._carried(n, elements, version) or measure(elements, self.batches)
-        self.measured[n] = (version, m)
+        m = self._reuse_view(n, elements, version) or observe(elements, self.batches)
+        self.observed[n] = (version, m)
         return m
 
-    def _carried(self, n: torch.fx.Node, elements: Tensor, version: int) -> Measure | None:
-        """The measure of an input that lies in the very same memory: a view only renames its elements."""
+    def _reuse_view(self, n: torch.fx.Node, elements: Tensor, version: int) -> Observation | None:
+        """The observation of an operand with the same memory and elements: a view does not change them."""
         for source in n.all_input_nodes:
-            if source in self.measured and self.measured[source][0] == version:
+            if source in self.observed and self.observed[source][0] == version:
                 before = self.env.get(source)
                 if isinstance(before, Tensor) and _same_elements(elements, before):
-                    return self.measured[source][1]
+                    return self.observed[source][1]
         return None
 
     def _check(self, index: int, batch: tuple[Any, ...]) -> None:
         if not isinstance(batch, (tuple, list)):
-            why = f"it is a {type(batch).__name__}, and a batch is a tuple of the program's inputs"
-            raise InputError(f"batch {index} does not fit", why=why, hint="yield (x,) instead of x")
+            why = f"it is a {type(batch).__name__}, expected a tuple of the program's inputs"
+            raise InputError(f"batch {index} is invalid", why=why, hint="yield (x,) instead of x")
         if len(batch) != len(self.inputs):
             why = f"it has {len(batch)} inputs, the program takes {len(self.inputs)}: {', '.join(self.inputs)}"
-            raise InputError(f"batch {index} does not fit", why=why, hint="leave out labels, keep every input")
+            raise InputError(f"batch {index} is invalid", why=why, hint="remove labels; pass every input")
 
-    def _compare(self, index: int, batch: tuple[Any, ...]) -> None:
-        """Keep the digest of an input for as long as it is the same; once it varied nothing is hashed any more."""
+    def _track_constant_inputs(self, index: int, batch: tuple[Any, ...]) -> None:
+        """Keep the digest of each input that is equal in all batches so far. Inputs that varied are not hashed."""
         for name, value in zip(self.inputs, batch, strict=True):
             if index == 0:
-                self.steady[name] = _digest(value)
-            elif name in self.steady and self.steady[name] != _digest(value):
-                del self.steady[name]
+                self.constant_inputs[name] = _digest(value)
+            elif name in self.constant_inputs and self.constant_inputs[name] != _digest(value):
+                del self.constant_inputs[name]
 
     def ranges(self, fingerprint: str) -> Ranges:
         if not self.batches:
-            hint = "give calibration at least one batch; a generator that was read before is empty the second time"
-            raise InputError("there is nothing to record: no batches came", hint=hint)
-        new = {name: tally.stats() for name, tally in self.tallies.items() if tally.seen}
-        gains = averaged(self.sensitivity)
-        made = finished({**self.known, **new}, self.batches, self.samples, fingerprint, self.steady, gains)
-        return replace(made, kept=tuple(self.kept))
+            hint = "pass at least one batch; a generator can be iterated only once"
+            raise InputError("no calibration batches", hint=hint)
+        new = {name: accumulator.stats() for name, accumulator in self.accumulators.items() if accumulator.observed}
+        values, sensitivity = {**self.known, **new}, mean_sensitivity(self.sensitivity)
+        built = build_ranges(values, self.batches, self.samples, fingerprint, self.constant_inputs, sensitivity)
+        return replace(built, cached_batches=tuple(self.cached_batches))
 
 
-_MEASURED = ("placeholder", "call_function")
+_OBSERVED_OPS = ("placeholder", "call_function")
 
 
-def _steps(nodes: list[torch.fx.Node]) -> list[tuple[torch.fx.Node, list[torch.fx.Node]]]:
-    """The nodes to run, each with the values that nobody reads after it; those returned stay."""
+def _schedule(nodes: list[torch.fx.Node]) -> list[tuple[torch.fx.Node, list[torch.fx.Node]]]:
+    """The nodes to run, each with the values that are dead after it. Returned values are never dead."""
     last = {source: n for n in nodes for source in (*n.all_input_nodes, n)}
     dead: dict[torch.fx.Node, list[torch.fx.Node]] = {n: [] for n in nodes}
     for source, n in last.items():
@@ -215,8 +220,8 @@ def _steps(nodes: list[torch.fx.Node]) -> list[tuple[torch.fx.Node, list[torch.f
     return [(n, dead[n]) for n in nodes if n.op != "output"]
 
 
-def _home(module: torch.nn.Module, target: Any) -> tuple[torch.nn.Module, str]:
-    """Where an attribute lives. It is read anew for each batch, since a reset may replace it."""
+def _owner(module: torch.nn.Module, target: Any) -> tuple[torch.nn.Module, str]:
+    """Module and attribute name of a get_attr target. It is read for each batch: `reset` may replace the attribute."""
     path, _, name = str(target).rpartition(".")
     return module.get_submodule(path), name
 
@@ -226,13 +231,13 @@ def _is_floating(value: Any) -> bool:
 
 
 def _same_elements(a: Tensor, before: Tensor) -> bool:
-    # `before` is alive, so equal addresses mean shared memory; flat() copied, and moved, what is not dense.
+    # `before` is alive, so equal addresses mean shared memory. flatten_dense() copies tensors that are not dense.
     if a.dtype != before.dtype or a.numel() != before.numel() or a.data_ptr() != before.data_ptr():
         return False
-    return flat(before).data_ptr() == a.data_ptr()
+    return flatten_dense(before).data_ptr() == a.data_ptr()
 
 
-def _bytes(batch: tuple[Any, ...]) -> int:
+def _batch_bytes(batch: tuple[Any, ...]) -> int:
     return sum(t.numel() * t.element_size() for t in batch if isinstance(t, Tensor))
 
 

@@ -1,12 +1,12 @@
-"""How much of a small error reaches the outputs: measured backwards through the recorded run, for every slot.
+"""Sensitivity of the outputs to a quantization error, for every quantization point, by backpropagation.
 
-Errors of mean square e at the elements of a slot add about gain * e to the noise-to-signal ratio of the outputs. The
-gain is the squared norm of the Jacobian from the slot to the outputs, each output scaled to length one, estimated by
-pulling random signs back through it (Hutchinson). One backward pass serves all slots. A weight has one gain for each
-output channel, since each will have a scale of its own.
+An error of mean square e per element adds about sensitivity * e to the noise-to-signal ratio of the outputs. The
+sensitivity is the squared Frobenius norm of the Jacobian from the quantization point to the outputs, each output
+normalized to unit norm. It is estimated with random signs (Hutchinson); one backward pass serves all points. A weight
+has one sensitivity per output channel, because it has one scale per channel.
 
-It is a first-order estimate with errors taken as independent: within 3 dB on most nets that were measured, too hopeful
-by more where a net is so steep that int8 errors are no longer small.
+The estimate is first-order and assumes independent errors. It was within 3 dB on most measured nets. It is optimistic
+where a net amplifies errors so much that int8 errors are not small.
 """
 
 from __future__ import annotations
@@ -24,75 +24,76 @@ from torch.fx.node import map_arg
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import value_name
 
-PROBES = 2  # backward passes a batch: gains are wanted to a factor of two, not to a percent
+PROBES = 2  # backward passes per batch: a factor of two is precise enough
 
 
-Sensitivity = dict[str, "float | tuple[float, ...]"]  # by slot
+Sensitivity = dict[str, "float | tuple[float, ...]"]  # by value name or operand_key
 
 
-def key(reader: str, value: str, operand: int) -> str:
-    """The name of a gain at a use: what `reader` takes as its operand number `operand`."""
+def operand_key(reader: str, value: str, operand: int) -> str:
+    """Key of the sensitivity at a use: `reader` reads `value` as operand number `operand`."""
     return f"{reader}[{operand}]<{value}"
 
 
 @dataclass
-class Tape:
-    """Runs ops as given, and keeps for each how to go back from its result to each of its operands."""
+class GradientTape:
+    """Runs ops and stores, for each, the autograd graph from its result to its operands."""
 
     steps: list[tuple[Node, list[tuple[int, Node, Tensor]], Tensor]] = field(default_factory=list)
-    room: int = 2 << 30  # bytes of activations that may be kept for the way back
+    bytes_left: int = 2 << 30  # limit of stored activations
 
     def run(self, node: Node, env: dict[Node, Any]) -> Any:
-        """What node computes; its float operands are leaves of their own, so that uses are told apart."""
+        """Run the node. Each float operand is a separate leaf, so every use has its own gradient."""
         leaves: list[tuple[int, Node, Tensor]] = []
         try:
             with torch.enable_grad():
                 args, kwargs = map_arg((node.args, node.kwargs), _leaf_maker(env, leaves))
                 out = node.target(*args, **kwargs)  # type: ignore[operator]
-        except RuntimeError:  # an op that writes into its operand, or has no derivative: no gain goes through it
+        except RuntimeError:  # a mutating or non-differentiable op stops the gradient
             args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
             return node.target(*args, **kwargs)  # type: ignore[operator]
         if isinstance(out, Tensor) and out.requires_grad:
-            self._keep(node, leaves, out)
+            self._store(node, leaves, out)
             return out.detach()
         return torch.utils._pytree.tree_map_only(Tensor, Tensor.detach, out)
 
-    def _keep(self, node: Node, leaves: list[tuple[int, Node, Tensor]], out: Tensor) -> None:
-        self.room -= out.numel() * out.element_size()
-        if self.room > 0:
+    def _store(self, node: Node, leaves: list[tuple[int, Node, Tensor]], out: Tensor) -> None:
+        self.bytes_left -= out.numel() * out.element_size()
+        if self.bytes_left > 0:
             self.steps.append((node, leaves, out))
         else:
             self.steps.clear()
 
-    def sensitivity(self, outputs: Sequence[tuple[Node, Tensor]], turn: int) -> list[Sensitivity]:
-        """For each probe the squared length of what arrives at each slot; none where the batch was too big to keep."""
-        if self.room <= 0:
+    def sensitivity(self, outputs: Sequence[tuple[Node, Tensor]], batch_index: int) -> list[Sensitivity]:
+        """Squared gradient norms per quantization point, for each probe. Empty if the memory limit was exceeded."""
+        if self.bytes_left <= 0:
             return []
-        generators = (torch.Generator().manual_seed(1000 * turn + probe) for probe in range(PROBES))
-        return [self._back(outputs, g) for g in generators]
+        generators = (torch.Generator().manual_seed(1000 * batch_index + probe) for probe in range(PROBES))
+        return [self._backward(outputs, g) for g in generators]
 
-    def _back(self, outputs: Sequence[tuple[Node, Tensor]], generator: torch.Generator) -> Sensitivity:
+    def _backward(self, outputs: Sequence[tuple[Node, Tensor]], generator: torch.Generator) -> Sensitivity:
         found: Sensitivity = {}
-        arrived = _seeds(outputs, generator)
+        gradients = _seeds(outputs, generator)
         for node, leaves, out in reversed(self.steps):
-            if node not in arrived:
+            if node not in gradients:
                 continue
-            back = arrived.pop(node)
-            found[value_name(node)] = _square(back)
-            pulled = _pulled(out, [x for _, _, x in leaves], back)
-            for (i, source, _), g in zip(leaves, pulled, strict=True):
-                if g is not None and math.isfinite(gain := _square(g)):
-                    found[key(value_name(node), value_name(source), i)] = (
-                        _by_channel(node, g) if _is_weight(node, i) else gain
+            gradient = gradients.pop(node)
+            found[value_name(node)] = _squared_norm(gradient)
+            operand_gradients = _vjp(out, [x for _, _, x in leaves], gradient)
+            for (i, source, _), g in zip(leaves, operand_gradients, strict=True):
+                if g is not None and math.isfinite(squared := _squared_norm(g)):
+                    found[operand_key(value_name(node), value_name(source), i)] = (
+                        _per_channel(node, g) if _is_weight(node, i) else squared
                     )
-                    arrived[source] = arrived[source] + g if source in arrived else g
-        return {**found, **{value_name(n): _square(g) for n, g in arrived.items()}}
+                    gradients[source] = gradients[source] + g if source in gradients else g
+        return {**found, **{value_name(n): _squared_norm(g) for n, g in gradients.items()}}
 
 
-def _pulled(out: Tensor, leaves: list[Tensor], back: Tensor) -> Sequence[Tensor | None]:
+def _vjp(out: Tensor, leaves: list[Tensor], gradient: Tensor) -> Sequence[Tensor | None]:
+    """Vector-Jacobian products: the gradient at each operand."""
     try:
-        return torch.autograd.grad(out, leaves, back, retain_graph=True, allow_unused=True)
-    except RuntimeError:  # state that the program overwrote is gone: what depends on it has no gain
+        return torch.autograd.grad(out, leaves, gradient, retain_graph=True, allow_unused=True)
+    except RuntimeError:  # overwritten state: operands that depend on it have no gradient
         return [None] * len(leaves)
 
 
@@ -103,15 +104,15 @@ def _leaf_maker(env: dict[Node, Any], leaves: list[tuple[int, Node, Tensor]]) ->
         value, i = env[source], next(count)
         if not isinstance(value, Tensor) or not value.is_floating_point():
             return value
-        own = value.detach().requires_grad_()
-        leaves.append((i, source, own))
-        return own
+        leaf_tensor = value.detach().requires_grad_()
+        leaves.append((i, source, leaf_tensor))
+        return leaf_tensor
 
     return leaf
 
 
 def _seeds(outputs: Sequence[tuple[Node, Tensor]], generator: torch.Generator) -> dict[Node, Tensor]:
-    """Random signs, scaled so that every output weighs the same; infinite elements (a mask) weigh nothing."""
+    """Random signs, scaled so that every output has the same weight. Infinite elements (masks) count as zero."""
     seeds: dict[Node, Tensor] = {}
     for node, y in outputs:
         y = torch.nan_to_num(y.detach(), posinf=0.0, neginf=0.0)
@@ -126,9 +127,9 @@ def _is_weight(node: Node, operand: int) -> bool:
     return operand == 1 and weight_axis(node) is not None
 
 
-def _by_channel(node: Node, g: Tensor) -> tuple[float, ...]:
+def _per_channel(node: Node, g: Tensor) -> tuple[float, ...]:
     return tuple(g.transpose(0, weight_axis(node) or 0).flatten(1).square().sum(1).tolist())
 
 
-def _square(t: Tensor) -> float:
+def _squared_norm(t: Tensor) -> float:
     return float(torch.linalg.vector_norm(t)) ** 2

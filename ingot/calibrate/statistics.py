@@ -1,4 +1,4 @@
-"""What the calibration run showed: statistics per value and gains per slot, for every target. Saved, loaded, merged."""
+"""Calibration statistics of a program: per-value statistics and sensitivity, for any target. Saved, loaded, merged."""
 
 from __future__ import annotations
 
@@ -14,112 +14,118 @@ from ingot.calibrate.sensitivity import Sensitivity
 from ingot.core.atomic_file import atomic_write
 from ingot.errors import InputError
 
-__all__ = ["Ranges", "Stats", "averaged", "finished", "quantile"]
+__all__ = ["Ranges", "Stats", "build_ranges", "mean_sensitivity", "quantile"]
 
 FORMAT, VERSION = "ingot.ranges", 2
-KEPT, KEPT_BYTES = 64, 1 << 26  # batches that are kept for another run
+_JSON_KEYS = {"constant_inputs": "steady"}  # fields whose key in the file differs
+MAX_CACHED_BATCHES, MAX_CACHED_BYTES = 64, 1 << 26  # for values that a rewrite creates
 
 
 @dataclass(frozen=True)
 class Ranges:
-    """What every value was over the calibration data, and what of it was seen too little."""
+    """Statistics of every value over the calibration data, and notes on insufficient data."""
 
     values: Mapping[str, Stats]
     batches: int
     samples: int  # by the first dimension of the first tensor of each batch
     fingerprint: str = ""
     notes: tuple[str, ...] = ()
-    steady: Mapping[str, str] = field(default_factory=dict)  # digest of each input that was the same in every batch
-    sensitivity: Mapping[str, float | tuple[float, ...]] = field(default_factory=dict)  # by slot: see gains.py
-    # The first batches, for values that only a target's rewriting makes, and what was measured so. In memory only.
-    kept: tuple[tuple[Any, ...], ...] = field(default=(), repr=False, compare=False)
-    again: dict[str, Ranges] = field(default_factory=dict, repr=False, compare=False)
+    constant_inputs: Mapping[str, str] = field(default_factory=dict)  # digests of inputs that are equal in all batches
+    sensitivity: Mapping[str, float | tuple[float, ...]] = field(default_factory=dict)  # keys: see sensitivity.py
+    # Not saved: the first batches, and the statistics of values that a rewrite for a target created.
+    cached_batches: tuple[tuple[Any, ...], ...] = field(default=(), repr=False, compare=False)
+    rewritten: dict[str, Ranges] = field(default_factory=dict, repr=False, compare=False)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the statistics as JSON. Cached batches are not saved."""
         with atomic_write(path) as f:
             f.write(self.to_json().encode())
         return Path(path)
 
     def to_json(self) -> str:
-        fields = ("batches", "samples", "fingerprint", "notes", "steady", "sensitivity")
-        rest = {name: getattr(self, name) for name in fields}
-        body = {"format": FORMAT, "version": VERSION, **rest, "values": _packed(self.values)}
+        """What `save` writes."""
+        fields = ("batches", "samples", "fingerprint", "notes", "constant_inputs", "sensitivity")
+        rest = {_JSON_KEYS.get(name, name): getattr(self, name) for name in fields}
+        body = {"format": FORMAT, "version": VERSION, **rest, "values": _to_rows(self.values)}
         return json.dumps(body, separators=(",", ":"))
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Ranges:
+        """Read statistics written by `save`."""
         body = _read(Path(path))
         try:
-            values = {name: _unpacked(row) for name, row in body["values"].items()}
-            rest = {k: body[k] for k in ("batches", "samples", "fingerprint", "steady")}
-            gains = {k: tuple(g) if isinstance(g, list) else float(g) for k, g in body["sensitivity"].items()}
-            return cls(values, notes=tuple(body["notes"]), sensitivity=gains, **rest)
+            values = {name: _from_row(row) for name, row in body["values"].items()}
+            fields = ("batches", "samples", "fingerprint", "constant_inputs")
+            rest = {name: body[_JSON_KEYS.get(name, name)] for name in fields}
+            sensitivity = {k: tuple(g) if isinstance(g, list) else float(g) for k, g in body["sensitivity"].items()}
+            return cls(values, notes=tuple(body["notes"]), sensitivity=sensitivity, **rest)
         except (KeyError, TypeError, ValueError, AttributeError) as e:
-            raise _foreign(Path(path), f"a part is missing or of the wrong kind ({e!r})") from e
+            raise _not_ranges(Path(path), f"a field is missing or has the wrong type ({e!r})") from e
 
     def merge(self, other: Ranges) -> Ranges:
-        """Both recordings as if they had been one."""
+        """The statistics over the data of both recordings."""
         if self.fingerprint != other.fingerprint:
             why = f"one has fingerprint '{self.fingerprint}', the other '{other.fingerprint}'"
-            raise InputError("these ranges are of different programs", why=why, hint="record both on the same program")
-        values = {n: _joined(self.values.get(n), other.values.get(n)) for n in {**self.values, **other.values}}
-        steady = {n: d for n, d in self.steady.items() if other.steady.get(n) == d}
-        gains = averaged([self.sensitivity, other.sensitivity])
+            raise InputError("the ranges belong to different programs", why=why, hint="record both on the same program")
+        values = {n: _merge_stats(self.values.get(n), other.values.get(n)) for n in {**self.values, **other.values}}
+        constant_inputs = {n: d for n, d in self.constant_inputs.items() if other.constant_inputs.get(n) == d}
+        sensitivity = mean_sensitivity([self.sensitivity, other.sensitivity])
         batches, samples = self.batches + other.batches, self.samples + other.samples
-        made = finished(values, batches, samples, self.fingerprint, steady, gains)
-        return replace(made, kept=(*self.kept, *other.kept)[:KEPT])
+        merged = build_ranges(values, batches, samples, self.fingerprint, constant_inputs, sensitivity)
+        return replace(merged, cached_batches=(*self.cached_batches, *other.cached_batches)[:MAX_CACHED_BATCHES])
 
 
-def _joined(a: Stats | None, b: Stats | None) -> Stats:
+def _merge_stats(a: Stats | None, b: Stats | None) -> Stats:
     return a.merge(b) if a and b else (a or b)  # type: ignore[return-value]
 
 
-def averaged(gains: Sequence[Mapping[str, Any]]) -> Sensitivity:
-    """By slot, over the probes that have it; rounded, since an estimate has no ten digits to store."""
-    found: dict[str, list[Any]] = {}
-    for one in gains:
-        for slot, gain in one.items():
-            found.setdefault(slot, []).append(gain)
-    return {slot: _mean(found[slot]) for slot in sorted(found)}
+def mean_sensitivity(estimates: Sequence[Mapping[str, Any]]) -> Sensitivity:
+    """Mean per key over the probes that contain it, rounded to four digits: it is an estimate."""
+    by_key: dict[str, list[Any]] = {}
+    for estimate in estimates:
+        for key, sensitivity in estimate.items():
+            by_key.setdefault(key, []).append(sensitivity)
+    return {key: _mean(by_key[key]) for key in sorted(by_key)}
 
 
-def _mean(gains: list[Any]) -> float | tuple[float, ...]:
-    if isinstance(gains[0], tuple):
-        return tuple(_mean(list(channel)) for channel in zip(*gains, strict=True))  # type: ignore[misc]
-    return float(f"{sum(gains) / len(gains):.4g}")
+def _mean(values: list[Any]) -> float | tuple[float, ...]:
+    if isinstance(values[0], tuple):
+        return tuple(_mean(list(channel)) for channel in zip(*values, strict=True))  # type: ignore[misc]
+    return float(f"{sum(values) / len(values):.4g}")
 
 
-def finished(
+def build_ranges(
     values: Mapping[str, Stats],
     batches: int,
     samples: int,
     fingerprint: str,
-    steady: Mapping[str, str],
-    gains: Sensitivity,
+    constant_inputs: Mapping[str, str],
+    sensitivity: Sensitivity,
 ) -> Ranges:
-    notes = tuple(_notes(values, batches, samples, steady))
-    if not gains:
-        notes += (
-            "which errors reach the outputs is not known (the first batch is too big, or nothing is differentiable)",
-        )
-    return Ranges(values, batches, samples, fingerprint, notes, dict(steady), dict(gains))
+    """Ranges with notes on insufficient or suspicious data."""
+    notes = tuple(_notes(values, batches, samples, constant_inputs))
+    if not sensitivity:
+        notes += ("no sensitivity estimate: the first batch is too large, or no op is differentiable",)
+    return Ranges(values, batches, samples, fingerprint, notes, dict(constant_inputs), dict(sensitivity))
 
 
-def _notes(values: Mapping[str, Stats], batches: int, samples: int, steady: Mapping[str, str]) -> Iterable[str]:
-    """What was seen too little of, or looked wrong: one sentence a kind."""
+def _notes(
+    values: Mapping[str, Stats], batches: int, samples: int, constant_inputs: Mapping[str, str]
+) -> Iterable[str]:
+    """One note per kind of insufficient or suspicious data."""
     if batches == 1:
-        yield f"only one batch was recorded ({samples} by its first dimension): the ranges are those of that batch"
-    elif steady:
-        yield f"the same in all {batches} batches, so its variety was not seen: {_names(steady)}"
-    never = [n for n, s in values.items() if s.count and not s.finite]
-    if never:
-        yield f"never finite, so it has no range: {_names(never)}"
-    partly = [n for n, s in values.items() if s.nonfinite and s.finite]
-    if partly:
-        yield f"not finite in some elements, which were left out of its range: {_names(partly)}"
+        yield f"only one batch was recorded (first dimension {samples}): the ranges cover that batch only"
+    elif constant_inputs:
+        yield f"identical in all {batches} batches, calibration saw no variation: {_names(constant_inputs)}"
+    never_finite = [n for n, s in values.items() if s.count and not s.finite]
+    if never_finite:
+        yield f"never finite, no range: {_names(never_finite)}"
+    partly_finite = [n for n, s in values.items() if s.nonfinite and s.finite]
+    if partly_finite:
+        yield f"some elements are not finite and are excluded from the range: {_names(partly_finite)}"
     constant = [f"{n} ({s.min:g})" for n, s in values.items() if s.finite > 1 and s.min == s.max]
     if constant:
-        yield f"one and the same number at all times: {_names(constant)}"
+        yield f"constant over all elements and batches: {_names(constant)}"
 
 
 def _names(names: Iterable[str], most: int = 8) -> str:
@@ -128,15 +134,15 @@ def _names(names: Iterable[str], most: int = 8) -> str:
     return ", ".join(names[:most]) + more
 
 
-def _packed(values: Mapping[str, Stats]) -> dict[str, list[Any]]:
-    """One short row a value: min, max, count, nonfinite, neginf, keys, counts."""
+def _to_rows(values: Mapping[str, Stats]) -> dict[str, list[Any]]:
+    """One row per value: min, max, count, nonfinite, neginf, keys, counts."""
     return {
         n: [s.min, s.max, s.count, s.nonfinite, s.neginf, list(s.histogram), list(s.histogram.values())]
         for n, s in values.items()
     }
 
 
-def _unpacked(row: list[Any]) -> Stats:
+def _from_row(row: list[Any]) -> Stats:
     low, high, count, nonfinite, neginf, keys, counts = row
     return Stats(float(low), float(high), int(count), int(nonfinite), int(neginf), dict(zip(keys, counts, strict=True)))
 
@@ -145,13 +151,13 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         body = json.loads(path.read_bytes())
     except (OSError, ValueError) as e:
-        raise _foreign(path, str(e)) from e
+        raise _not_ranges(path, str(e)) from e
     if not isinstance(body, dict) or body.get("format") != FORMAT:
-        raise _foreign(path, "it is JSON of another kind")
+        raise _not_ranges(path, "it is JSON with another format")
     if body.get("version") != VERSION:
-        raise _foreign(path, f"it has version {body.get('version')}, this Ingot reads {VERSION}")
+        raise _not_ranges(path, f"version {body.get('version')}, supported: {VERSION}")
     return body
 
 
-def _foreign(path: Path, why: str) -> InputError:
-    return InputError(f"{path} is no file of ranges", why=why, hint="record again and save it with Ranges.save")
+def _not_ranges(path: Path, why: str) -> InputError:
+    return InputError(f"{path} is not a ranges file", why=why, hint="record again and save it with Ranges.save")

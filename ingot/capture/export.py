@@ -212,7 +212,7 @@ def _functional(exported: ExportedProgram) -> ExportedProgram:
 def _decomposed(exported: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
     """Op by op where that is enough. What hides layers is torch's: it knows which of its parts to keep whole."""
     with uncompiled():
-        alone = None if any(map(composite_ops.hides, table)) else decomposed(exported, table)
+        alone = None if any(map(composite_ops.must_decompose, table)) else decomposed(exported, table)
     return exported.run_decompositions(table) if alone is None else alone
 
 

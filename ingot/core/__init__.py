@@ -1,1 +1,1 @@
-"""Shared by every room: FX graphs, records of artefacts, files, memory, progress."""
+"""Shared by all packages: FX helpers, artefact records, atomic files, host memory, progress."""

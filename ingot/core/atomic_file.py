@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all."""
+"""Atomic file writes: a file is replaced completely or not at all."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from ingot.errors import ArtefactError
 
 @contextmanager
 def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
-    """A binary file that replaces `path` only when everything was written."""
+    """Open a temporary binary file that replaces `path` after everything is written."""
     target = Path(path)
     if target.exists() and not target.is_file():
-        raise ArtefactError(f"could not write {target}", why="a file would replace what is there", hint="name a file")
-    temp, made = None, [p for p in target.parents if not p.exists()]
+        raise ArtefactError(f"could not write {target}", why="the path is not a regular file", hint="name a file")
+    temp, created = None, [p for p in target.parents if not p.exists()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as f:
@@ -33,8 +33,8 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     finally:
         if temp is not None:
             temp.unlink(missing_ok=True)
-        for folder in made:
-            with suppress(OSError):  # not empty: it was needed
+        for folder in created:
+            with suppress(OSError):  # not empty: the file was written
                 folder.rmdir()
 
 

@@ -1,4 +1,4 @@
-"""Small tools on FX graphs that every room shares: constants, sources, values."""
+"""Helpers for FX graphs: constants, source locations, fake values, metadata."""
 
 from __future__ import annotations
 
@@ -12,60 +12,62 @@ import torch
 from torch.fx import GraphModule, Node
 
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
-# Frames that tell a user nothing: torch's own (also of a torch built from source) and generated code.
-_TORCHS = re.compile(r"-packages/(torch|torchao|executorch)/|/torch/(nn/|_)|^<")
+# Frames of torch (also of a source build) and of generated code are not user code.
+_LIBRARY_FRAME = re.compile(r"-packages/(torch|torchao|executorch)/|/torch/(nn/|_)|^<")
 
 
 def source_of(node: Node) -> str:
-    """The innermost line that is not torch's own, as `net.py:41`; else the module's path; else a line of torch."""
+    """The innermost user line, e.g. `net.py:41`. Falls back to the module path, then to a line of torch."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    own = [f for f in frames if not _TORCHS.search(f[0])]
-    lines = [f"{Path(file).name}:{line}" for file, line in own or frames]
-    return lines[-1] if own else module_path(node) or (lines or ["?"])[-1]
+    user_frames = [f for f in frames if not _LIBRARY_FRAME.search(f[0])]
+    lines = [f"{Path(file).name}:{line}" for file, line in user_frames or frames]
+    return lines[-1] if user_frames else module_path(node) or (lines or ["?"])[-1]
 
 
 def module_path(node: Node) -> str:
-    """Where in the user's module tree the node was made, as `layers.3.conv`; empty for the model itself."""
+    """Path of the submodule that created the node, e.g. `layers.3.conv`. Empty for the root module."""
     stack = node.meta.get("nn_module_stack") or {}
     return next(reversed(stack.values()))[0] if stack else ""
 
 
 def value_of(node: Node) -> Any:
+    """The fake value of a node, or None."""
     return node.meta.get("val")
 
 
 def is_float(node: Node) -> bool:
-    """The node is one floating-point tensor: the only kind of value that is ever quantized."""
+    """True for a single floating-point tensor. Only such values are quantized."""
     val = value_of(node)
     return isinstance(val, torch.Tensor) and val.dtype.is_floating_point
 
 
 def value_name(node: Node) -> str:
-    """What the value was recorded as: a node that a rewrite put in the place of another keeps its identity."""
+    """Name under which calibration recorded the value. A rewrite may keep the name of the node that it replaces."""
     return str(node.meta.get("ingot_value", node.name))
 
 
-def attribute(module: torch.nn.Module, path: str) -> Any:
+def get_attribute(module: torch.nn.Module, path: str) -> Any:
+    """Resolve a dotted attribute path."""
     for part in path.split("."):
         module = getattr(module, part)
     return module
 
 
 def constant_of(node: Node) -> torch.Tensor | None:
-    """The tensor behind a get_attr node, else None. State, which the program writes, is no constant."""
+    """The tensor of a get_attr node, or None. State that the program writes is not a constant."""
     if node.op != "get_attr" or node.graph.owning_module is None or is_state(node):
         return None
-    found = attribute(node.graph.owning_module, str(node.target))
+    found = get_attribute(node.graph.owning_module, str(node.target))
     return found if isinstance(found, torch.Tensor) else None
 
 
 def is_state(node: Node) -> bool:
-    """A buffer that the program itself updates (marked at capture)."""
+    """True for a buffer that the program updates. Capture marks these nodes."""
     return bool(node.meta.get("ingot_state"))
 
 
 def add_constant(module: GraphModule, tensor: torch.Tensor, hint: str, like: Node) -> Node:
-    """A new constant node before `like`, with a name of its own and the meta data of `like`."""
+    """Insert a new constant with a unique name before `like`, with the metadata of `like`."""
     name = fresh_name(module, hint)
     module.register_buffer(name, tensor.detach(), persistent=True)
     with module.graph.inserting_before(like):
@@ -76,7 +78,7 @@ def add_constant(module: GraphModule, tensor: torch.Tensor, hint: str, like: Nod
 
 
 def same_constant(module: GraphModule, tensor: torch.Tensor, name: str, like: Node) -> Node:
-    """A new node for a constant that is stored once, under its name, however often it is asked for."""
+    """Insert a node for a constant. Equal constants of the same name share one buffer."""
     name = re.sub(r"\W", "_", name)
     known = getattr(module, name, None)
     if not isinstance(known, torch.Tensor) or known.dtype != tensor.dtype or not torch.equal(known, tensor):
@@ -88,6 +90,7 @@ def same_constant(module: GraphModule, tensor: torch.Tensor, name: str, like: No
 
 
 def fresh_name(module: torch.nn.Module, hint: str) -> str:
+    """An attribute name that the module does not use yet."""
     base = re.sub(r"\W", "_", hint).strip("_") or "constant"
     name, k = base, 0
     while hasattr(module, name):
@@ -97,7 +100,7 @@ def fresh_name(module: torch.nn.Module, hint: str) -> str:
 
 
 def inherited_meta(node: Node) -> dict[str, Any]:
-    """What a node that replaces `node` keeps of it: where the user wrote it, not what it was."""
+    """Source location of `node` (stack trace and module path), for a node that replaces it."""
     return {k: node.meta[k] for k in ("stack_trace", "nn_module_stack") if k in node.meta}
 
 
@@ -115,7 +118,7 @@ def fake_like(node: Node, tensor: torch.Tensor) -> torch.Tensor:
 
 
 def call(node_before: Node, target: Callable[..., Any], *args: Any, like: Node | None = None) -> Node:
-    """Insert `target(*args)` before `node_before`, with its fake value computed and the origin of `like`."""
+    """Insert `target(*args)` before `node_before`. Computes its fake value and copies the source location of `like`."""
     with node_before.graph.inserting_before(node_before):
         new = node_before.graph.call_function(target, args)
     new.meta = inherited_meta(like or node_before)
@@ -124,7 +127,7 @@ def call(node_before: Node, target: Callable[..., Any], *args: Any, like: Node |
 
 
 def evaluate_fake(node: Node) -> Any:
-    """The fake value of a call_function node from those of its operands."""
+    """Fake value of a call_function node, computed from the fake values of its operands."""
     args = torch.fx.map_arg(node.args, value_of)
     kwargs = torch.fx.map_arg(node.kwargs, value_of)
     mode = next((v.fake_mode for v in map(value_of, node.all_input_nodes) if hasattr(v, "fake_mode")), None)
@@ -134,55 +137,60 @@ def evaluate_fake(node: Node) -> Any:
         return node.target(*args, **kwargs)  # type: ignore[operator]
 
 
-def copied(module: GraphModule) -> GraphModule:
-    """A copy to edit: nodes are new, tensors are shared."""
+def copy_graph_module(module: GraphModule) -> GraphModule:
+    """Copy the graph; share parameters and buffers."""
     return copy.deepcopy(module, {id(t): t for t in (*module.parameters(), *module.buffers())})
 
 
-def drop_unused(module: GraphModule) -> None:
-    """Tensors that no node reads: some of them would be in the file all the same."""
+def delete_unused_tensors(module: GraphModule) -> None:
+    """Delete parameters and buffers that no node reads. Otherwise some of them are serialized."""
     used = {str(n.target) for n in module.graph.nodes if n.op == "get_attr"}
     for name in [n for n, _ in (*module.named_parameters(), *module.named_buffers()) if n not in used]:
         owner, _, leaf = name.rpartition(".")
         delattr(module.get_submodule(owner), leaf)
 
 
-def now_another(node: Node, back: torch.Tensor | None) -> None:
-    """Its value is not the one of that name any more; times `back`, a matrix or a factor a channel, it would be."""
-    if back is not None:
-        node.meta["ingot_was"] = (node.name, back)
+def mark_transformed(node: Node, inverse: torch.Tensor | None) -> None:
+    """Rename a node whose value was rotated or scaled. `inverse` restores the original value.
+
+    It is a matrix, or one factor per channel. None if the transform cannot be undone.
+    """
+    if inverse is not None:
+        node.meta["ingot_inverse_transform"] = (node.name, inverse)
     node._rename(f"{node.name}_changed")
 
 
-def as_it_was(node: Node, value: torch.Tensor) -> tuple[str, torch.Tensor]:
-    """The name and the value that it would have, had it not been changed."""
-    if "ingot_was" not in node.meta:
+def undo_transform(node: Node, value: torch.Tensor) -> tuple[str, torch.Tensor]:
+    """Name and value of the node before its transform (see `mark_transformed`)."""
+    if "ingot_inverse_transform" not in node.meta:
         return node.name, value
-    was, back = node.meta["ingot_was"]
-    return was, value @ back if back.dim() == 2 else value * back
+    name, inverse = node.meta["ingot_inverse_transform"]
+    return name, value @ inverse if inverse.dim() == 2 else value * inverse
 
 
 def is_call(node: Node, name: str) -> bool:
-    """The node calls the op of that name, in whichever overload."""
+    """True if the node calls the op `name`, in any overload."""
     return node.op == "call_function" and getattr(node.target, "_opname", "").split("::")[-1] == name
 
 
 def calls(module: GraphModule) -> Iterator[Node]:
-    """The op calls of a graph, in order; safe while the graph is edited."""
+    """The call_function nodes in order. The graph may be edited while iterating."""
     yield from [n for n in module.graph.nodes if n.op == "call_function"]
 
 
 def replace(node: Node, new: Node) -> None:
+    """Replace all uses of `node` by `new` and erase `node`."""
     node.replace_all_uses_with(new)
     node.graph.erase_node(node)
 
 
 def output_nodes(module: GraphModule) -> list[Node]:
-    """The returned values, flat; a returned python number or None is left out."""
+    """The returned nodes, flattened. Returned Python numbers and None are skipped."""
     out = next(n for n in reversed(module.graph.nodes) if n.op == "output")
     flat: Iterable[Any] = torch.utils._pytree.tree_leaves(out.args[0])
     return [n for n in flat if isinstance(n, Node)]
 
 
 def has_symbols(shape: Iterable[Any]) -> bool:
+    """True if a dimension is symbolic."""
     return any(not isinstance(d, int) for d in shape)

@@ -1,7 +1,7 @@
-"""Memory that nobody needs, given back.
+"""Host memory of large models: memory-mapped weights, page eviction, heap trimming, pauses of the garbage collector.
 
-What was freed: glibc keeps it for the next allocation, and a large model has few more to come. And the float weights of
-a large model, which lie in a file: between the times that they are read its pages need not be in memory.
+glibc keeps freed memory for later allocations; `trim_heap` returns it to the system. Float weights of a large model are
+memory-mapped from a file, so their pages can be evicted between two reads.
 """
 
 from __future__ import annotations
@@ -17,47 +17,48 @@ from weakref import WeakSet
 
 import torch
 
-ROWS = 8192  # of a weight that are float at a time: a head has as many as there are words
-SOME = 300_000  # objects: a graph of a large model, as one of many passes leaves it behind
+ROWS_PER_CHUNK = 8192  # of a weight that are dequantized at a time: an LM head has one row per token of the vocabulary
+GC_ALLOCATIONS = 300_000  # new objects per collection: about one FX graph of a large model
 _mapped: WeakSet[mmap.mmap] = WeakSet()
-LARGE, THRESHOLD = 1 << 20, -3  # bytes; glibc's number for the size from which a block is mapped on its own
+LARGE_TENSOR_BYTES = 1 << 20
+M_MMAP_THRESHOLD = -3  # parameter number of mallopt: blocks of at least this size are mapped separately
 
 
 def trim_heap(graphs: bool = False) -> None:
-    """Also graphs that nobody has: they refer to themselves, and are searched for among all that there is."""
+    """Return free memory to the system. With `graphs`, first collect FX graphs: they contain reference cycles."""
     if graphs:
         gc.collect()
     evict_pages()
-    with suppress(OSError, AttributeError):  # other libraries have no such call, and no such habit
+    with suppress(OSError, AttributeError):  # not glibc: no malloc_trim
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def mmap_parameters(model: torch.nn.Module) -> None:
-    """Large parameters in a file that is gone with them; they are the same objects, and may be written to.
+    """Move large parameters into a memory-mapped temporary file. They stay the same objects and stay writable.
 
-    Where there is no room for a file they stay where they are.
+    Without disk space for the file, the parameters stay in memory.
     """
-    large = [p for p in model.parameters() if p.nbytes >= LARGE and p.is_contiguous()]
+    large = [p for p in model.parameters() if p.nbytes >= LARGE_TENSOR_BYTES and p.is_contiguous()]
     with suppress(OSError), tempfile.TemporaryFile() as file:
-        starts = {_place(p): _written(p, file) for p in {_place(p): p for p in large}.values()}
+        starts = {_address(p): _append_page_aligned(p, file) for p in {_address(p): p for p in large}.values()}
         if not starts:
             return
         file.flush()
-        shelf = mmap.mmap(file.fileno(), 0)
-        _mapped.add(shelf)
+        mapping = mmap.mmap(file.fileno(), 0)
+        _mapped.add(mapping)
         for p in large:
-            p.data = torch.frombuffer(shelf, dtype=p.dtype, count=p.numel(), offset=starts[_place(p)]).view(p.shape)
+            p.data = torch.frombuffer(mapping, dtype=p.dtype, count=p.numel(), offset=starts[_address(p)]).view(p.shape)
 
 
-def _place(tensor: torch.Tensor) -> tuple[int, int]:
-    """The same for parameters that share their numbers: they go on sharing them."""
+def _address(tensor: torch.Tensor) -> tuple[int, int]:
+    """Identifies shared data: tied parameters share one region of the file."""
     return tensor.data_ptr(), tensor.nbytes
 
 
 @contextmanager
 def evict_after_forward(model: torch.nn.Module) -> Iterator[None]:
-    """While this lasts, a layer's weights are left on the shelf as soon as it has been computed."""
-    large = [m for m in model.modules() if any(p.nbytes >= LARGE for p in m.parameters(recurse=False))]
+    """Within this context, evict a layer's weight pages after each of its forward calls."""
+    large = [m for m in model.modules() if any(p.nbytes >= LARGE_TENSOR_BYTES for p in m.parameters(recurse=False))]
     hooks = [m.register_forward_hook(lambda *_: evict_pages()) for m in large]
     try:
         yield
@@ -67,35 +68,35 @@ def evict_after_forward(model: torch.nn.Module) -> Iterator[None]:
 
 
 def evict_pages() -> None:
-    """What was read of it, until it is read again."""
-    for shelf in list(_mapped):
-        with suppress(AttributeError):  # of Linux; written or not, its pages are in the file
-            shelf.madvise(mmap.MADV_DONTNEED)
+    """Evict the pages of all memory-mapped weights. The next access reads them from the file."""
+    for mapping in list(_mapped):
+        with suppress(AttributeError):  # MADV_DONTNEED exists on Linux only; changes are kept in the file
+            mapping.madvise(mmap.MADV_DONTNEED)
 
 
-def _written(tensor: torch.Tensor, file: IO[bytes]) -> int:
-    """Where it starts: at a page, which is more than any kernel asks for."""
+def _append_page_aligned(tensor: torch.Tensor, file: IO[bytes]) -> int:
+    """Write the tensor at the next page boundary and return its offset. Kernels need less alignment than a page."""
     start = file.seek(-(-file.tell() // mmap.PAGESIZE) * mmap.PAGESIZE)
     file.write(tensor.detach().flatten().view(torch.uint8).numpy().data)
     return start
 
 
 def map_large_blocks() -> None:
-    """Each large tensor on its own pages, which go back when it does: else glibc learns to keep them for others."""
+    """Let malloc map every large tensor on its own pages. By default glibc adapts this threshold and keeps pages."""
     with suppress(OSError, AttributeError):
-        ctypes.CDLL("libc.so.6").mallopt(THRESHOLD, LARGE)
+        ctypes.CDLL("libc.so.6").mallopt(M_MMAP_THRESHOLD, LARGE_TENSOR_BYTES)
 
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Python looks for cycles among all objects whenever there are some more; here among new ones, and seldom."""
-    often, first = gc.get_threshold(), not gc.get_freeze_count()
-    gc.set_threshold(SOME, 1, 1)
+    """Run the garbage collector rarely and on new objects only. Its full scans are slow with many graph nodes alive."""
+    threshold, first = gc.get_threshold(), not gc.get_freeze_count()
+    gc.set_threshold(GC_ALLOCATIONS, 1, 1)
     if first:
         gc.freeze()
     try:
         yield
     finally:
-        gc.set_threshold(*often)
+        gc.set_threshold(*threshold)
         if first:
             gc.unfreeze()

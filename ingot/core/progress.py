@@ -1,4 +1,4 @@
-"""Tell the user what is going on: bars on a terminal, plain lines elsewhere, nothing when quiet; always on stderr."""
+"""Progress reporting on stderr: bars on a terminal, plain lines elsewhere, nothing when quiet."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ Tick = Callable[[int, int | None], None]
 
 
 def _nothing(done: int, total: int | None) -> None:
-    """The tick of a step that nobody watches."""
+    """The tick of a step that reports nothing."""
 
 
 class Reporter(Protocol):
-    """What a step of the road needs: `with progress.step("record") as tick: tick(done, total)`."""
+    """Reports the progress of one step: `with progress.step("record") as tick: tick(done, total)`."""
 
     def step(self, name: str) -> AbstractContextManager[Tick]: ...
 
 
 class Silent:
-    """Says nothing: the default of every step."""
+    """Reports nothing. The default of every step."""
 
     @contextmanager
     def step(self, name: str) -> Iterator[Tick]:
@@ -31,7 +31,7 @@ class Silent:
 
 
 class Progress:
-    """One bar, or one line, per step."""
+    """One bar or one line per step."""
 
     def __init__(self, *, quiet: bool = False, stream: TextIO | None = None):
         self.stream = stream or sys.stderr
@@ -41,7 +41,7 @@ class Progress:
 
     @contextmanager
     def step(self, name: str) -> Iterator[Tick]:
-        """Name what runs now; the tick it gives counts what is done."""
+        """Start the step `name`. The returned tick counts finished units."""
         before, self._tick = self._tick, _nothing
         try:
             with self._bar(name) if self.bars else self._line(name) as self._tick:
@@ -50,18 +50,18 @@ class Progress:
             self._tick = before
 
     def advance(self, done: int, total: int | None = None) -> None:
-        """Tick the step that runs now."""
+        """Tick the current step."""
         self._tick(done, total)
 
     @contextmanager
     def _line(self, name: str) -> Iterator[Tick]:
-        start, verdict = time.perf_counter(), "failed after "
+        start, status = time.perf_counter(), "failed after "
         try:
             yield _nothing
-            verdict = ""
+            status = ""
         finally:
             if not self.quiet:
-                print(f"{name} … {verdict}{time.perf_counter() - start:.1f} s", file=self.stream, flush=True)
+                print(f"{name} … {status}{time.perf_counter() - start:.1f} s", file=self.stream, flush=True)
 
     @contextmanager
     def _bar(self, name: str) -> Iterator[Tick]:
@@ -72,11 +72,11 @@ class Progress:
                 live.update(task, completed=done, total=total, count=f"{done}/{total}" if total else str(done))
 
             yield tick
-            live.update(task, completed=1, total=1)  # only a step that ended well gets a full bar
+            live.update(task, completed=1, total=1)  # a failed step keeps its partial bar
 
     @contextmanager
     def _display(self) -> Iterator[Any]:
-        """The rich display; a step inside a step shares it."""
+        """The rich display. Nested steps share it."""
         if self.live is not None:
             yield self.live
             return
@@ -99,7 +99,7 @@ def _rich(stream: TextIO) -> Any:
 
 
 class Steps:
-    """Times the steps of a cast and shows them to the user."""
+    """Measures the duration of each step and reports its progress."""
 
     def __init__(self, progress: Any, seconds: dict[str, float] | None = None):
         self.progress, self.seconds = progress, dict(seconds or {})

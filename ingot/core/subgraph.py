@@ -1,4 +1,4 @@
-"""A part of a graph as a graph of its own: what computes some values from others."""
+"""Extract a subgraph as its own GraphModule."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from collections.abc import Collection, Sequence
 from torch.fx import Graph, GraphModule, Node
 
 
-def extracted(module: GraphModule, given: Collection[Node], wanted: Sequence[Node]) -> GraphModule:
-    """What computes `wanted` from `given`; constants come along, and what reads a graph input still does."""
-    graph, made = Graph(), dict[Node, Node]()
+def extract_subgraph(module: GraphModule, given: Collection[Node], wanted: Sequence[Node]) -> GraphModule:
+    """The subgraph that computes `wanted` from `given`. Constants and graph inputs that it reads are included."""
+    graph, copies = Graph(), dict[Node, Node]()
     needed = _needed(given, wanted)
     for node in [n for n in module.graph.nodes if n in needed and (n in given or n.op == "placeholder")]:
-        made[node] = graph.placeholder(node.name)
-        made[node].meta = dict(node.meta)
-    for node in [n for n in module.graph.nodes if n in needed and n not in made]:
-        made[node] = graph.node_copy(node, made.__getitem__)
-    graph.output(tuple(made[n] for n in wanted))
+        copies[node] = graph.placeholder(node.name)
+        copies[node].meta = dict(node.meta)
+    for node in [n for n in module.graph.nodes if n in needed and n not in copies]:
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+    graph.output(tuple(copies[n] for n in wanted))
     return GraphModule(module, graph)
 
 
-def inputs_of(module: GraphModule, part: GraphModule) -> list[Node]:
-    """The values of the whole that the part reads, in its order."""
+def subgraph_inputs(module: GraphModule, part: GraphModule) -> list[Node]:
+    """The nodes of `module` that are the inputs of `part`, in order."""
     by_name = {n.name: n for n in module.graph.nodes}
     return [by_name[str(n.target)] for n in part.graph.nodes if n.op == "placeholder"]
 
 
 def _needed(given: Collection[Node], wanted: Sequence[Node]) -> set[Node]:
+    """`wanted` and everything it depends on, up to `given`."""
     found, waiting = set[Node](), list(wanted)
     while waiting:
         node = waiting.pop()

@@ -15,8 +15,8 @@ from torch.fx import GraphModule
 
 from ingot.capture.export import Program, restore_state
 from ingot.core.artefact import Delegate, HostOp, ProgramIO
-from ingot.core.fx import copied, drop_unused, has_symbols, output_nodes, value_of
-from ingot.core.host_memory import LARGE, gc_paused, trim_heap
+from ingot.core.fx import copy_graph_module, delete_unused_tensors, has_symbols, output_nodes, value_of
+from ingot.core.host_memory import LARGE_TENSOR_BYTES, gc_paused, trim_heap
 from ingot.errors import IngotError, LowerError, first_sentence
 from ingot.lower.bounded_inputs import planning
 from ingot.lower.constant_lifting import lifted
@@ -61,7 +61,7 @@ def lower_graph(
     """Lower the quantized form of `program` for `target`; `others` become methods of the same file, and share its
     weights."""
     parts = {MAIN: (program, quantized), **(others or {})}
-    with tempfile.SpooledTemporaryFile(LARGE) as file:
+    with tempfile.SpooledTemporaryFile(LARGE_TENSOR_BYTES) as file:
         methods = _lowered(parts, plan, target, file)
         trim_heap(graphs=True)  # the file's own pieces are in memory until here, and what passes left behind
         file.seek(0)
@@ -132,9 +132,9 @@ def _root(error: BaseException) -> BaseException:
 
 def _whole(program: Program, quantized: GraphModule, plan: Plan, target: Target) -> GraphModule:
     """A copy for the backend: ranges kept, what is planned to be float marked as such."""
-    quantized = copied(quantized)
+    quantized = copy_graph_module(quantized)
     cut_off(quantized, plan, program.module, target.lowering.owned_by_another)
-    drop_unused(quantized)
+    delete_unused_tensors(quantized)
     mark_values(quantized)
     for node in quantized.graph.nodes:
         # Provenance is copied again at every re-tracing and grows each time; nothing after this reads it.

@@ -13,8 +13,8 @@ from torch.fx import Node
 
 from ingot.calibrate.statistics import Stats
 from ingot.capture.op_semantics import operands
-from ingot.capture.op_semantics.harness import Setup, TrialBuilder
-from ingot.capture.op_semantics.tagged_values import Unfit
+from ingot.capture.op_semantics.harness import ProbeBuilder, ProbeConfig
+from ingot.capture.op_semantics.tagged_values import ProbeError
 from ingot.core.fx import constant_of, is_float, value_name
 from ingot.plan.value_ranges import Span
 
@@ -93,7 +93,7 @@ def _forgets(reader: Node, value: Node, fill: float, floor: float, rest: Span, f
     try:
         if _cannot_tell(reader, value, fill, floor, rest, found):
             return True
-    except (Unfit, RuntimeError):
+    except (ProbeError, RuntimeError):
         return False
     carriers = found.effects[reader].carriers if reader in found.effects else ()
     carried = any(operands(reader)[i] is value for i in carriers)
@@ -102,15 +102,16 @@ def _forgets(reader: Node, value: Node, fill: float, floor: float, rest: Span, f
 
 def _cannot_tell(reader: Node, value: Node, fill: float, floor: float, rest: Span, found: Facts) -> bool:
     """By experiment; what the reader makes is looked at down to its own floor."""
-    trial = TrialBuilder(reader, Setup(torch.float32, "small", 0, shrunk=True), constant_of).build()
-    generator, read = torch.Generator().manual_seed(3), [operands(reader)[s.operand] for s in trial.slots]
+    probe = ProbeBuilder(reader, ProbeConfig(torch.float32, "small", 0, shrunk=True), constant_of).build()
+    generator, read = torch.Generator().manual_seed(3), [operands(reader)[s.operand] for s in probe.float_args]
     spans = [rest if v is value else found.span(v) for v in read]
     floats = [
-        torch.rand(s.shape, generator=generator) * (b - a) + a for s, (a, b) in zip(trial.slots, spans, strict=True)
+        torch.rand(s.shape, generator=generator) * (b - a) + a
+        for s, (a, b) in zip(probe.float_args, spans, strict=True)
     ]
-    masked = [_some(s.shape, generator) for s in trial.slots]
+    masked = [_some(s.shape, generator) for s in probe.float_args]
     low, far = (
-        trial.run([torch.where(m, at, f) if v is value else f for f, m, v in zip(floats, masked, read, strict=True)])
+        probe.run([torch.where(m, at, f) if v is value else f for f, m, v in zip(floats, masked, read, strict=True)])
         for at in (floor, fill)
     )
     if reader in found.mask_fills:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch.fx import Node
 
-from ingot.calibrate.sensitivity import key
+from ingot.calibrate.sensitivity import operand_key
 from ingot.calibrate.statistics import Ranges, Stats
 from ingot.capture.op_semantics import Effect, operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
@@ -71,12 +71,12 @@ class Noise:
     def sensitivity_at(self, reader: Node, operand: int) -> float:
         """Of an error in what one reader takes."""
         value = operands(reader)[operand]
-        measured = self.ranges.sensitivity.get(key(value_name(reader), value_name(value), operand))
+        measured = self.ranges.sensitivity.get(operand_key(value_name(reader), value_name(value), operand))
         return measured if isinstance(measured, float) else self.sensitivity(value)
 
     def of_weight(self, reader: Node, weight: torch.Tensor, storage: QParams) -> float:
         """Noise at the outputs from rounding a weight, channel by channel where its gains are known."""
-        measured = self.ranges.sensitivity.get(key(value_name(reader), value_name(operands(reader)[1]), 1))
+        measured = self.ranges.sensitivity.get(operand_key(value_name(reader), value_name(operands(reader)[1]), 1))
         errors = weight_errors(weight, storage, weight_axis(reader) or 0)
         if isinstance(measured, tuple) and len(measured) == len(errors):
             return float(torch.dot(errors.double(), torch.tensor(measured, dtype=torch.float64)))

@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.capture.op_semantics import operands
 from ingot.core.artefact import TensorInfo
-from ingot.core.fx import copied, is_call, output_nodes
+from ingot.core.fx import copy_graph_module, is_call, output_nodes
 from ingot.plan.model import Plan, QParams
 
 OUTPUT = "output"  # the name of the node that returns, in every graph that torch.export makes
@@ -40,7 +40,7 @@ def exposed(quantized: GraphModule, plan: Plan) -> GraphModule:
     """The same program with integers at the boundary where the plan says so."""
     if not any((*input_qparams(quantized, plan), *output_qparams(quantized, plan))):
         return quantized
-    module = copied(quantized)
+    module = copy_graph_module(quantized)
     for node in [n for n in module.graph.nodes if n.op == "placeholder" and plan.qparams(n.name)]:
         for user in [u for u in node.users if is_call(u, "quantize_per_tensor")]:
             user.replace_all_uses_with(node)

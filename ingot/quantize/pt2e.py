@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.capture.op_semantics import operands
-from ingot.core.fx import constant_of, copied, fresh_name, inherited_meta
+from ingot.core.fx import constant_of, copy_graph_module, fresh_name, inherited_meta
 from ingot.plan.model import Decision, Plan, QParams, QuantizationPoint, as_float32
 from ingot.quantize.audit import audit, roundings
 
@@ -23,7 +23,7 @@ def quantize(module: GraphModule, plan: Plan, *, float_bias: bool) -> GraphModul
     """
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
-    work = copied(module)
+    work = copy_graph_module(module)
     _shift_biases(work, plan)
     plan = _round_biases(work, plan) if float_bias else _float32_biases(plan)
     with warnings.catch_warnings():

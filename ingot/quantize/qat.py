@@ -19,7 +19,7 @@ from torch.fx import GraphModule, Node
 from ingot.capture.export import Program
 from ingot.capture.op_semantics import effect_of, operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
-from ingot.core.fx import attribute, constant_of, copied
+from ingot.core.fx import constant_of, copy_graph_module, get_attribute
 from ingot.errors import PlanError
 from ingot.plan.model import Decision, Plan, QParams, QuantizationPoint
 from ingot.plan.qparams import bias_qparams, finest_for, weight_qparams
@@ -50,7 +50,7 @@ class Training:
         return self.model.parameters()
 
     def finish(self) -> tuple[Program, Plan]:
-        module = copied(self.program.module)
+        module = copy_graph_module(self.program.module)
         learned: dict[int, Tensor] = {}
         for name, parameter in self.model.named_parameters(remove_duplicate=False):  # tied weights have two names
             _put(module, name, learned.setdefault(id(parameter), parameter.detach().clone()))
@@ -78,7 +78,7 @@ def prepare(program: Program, plan: Plan, target: Target) -> Training:
 
 def _trainable(module: GraphModule) -> GraphModule:
     """Weights and biases as parameters of their own; one that is used twice stays one."""
-    made, shared = copied(module), dict[int, nn.Parameter]()
+    made, shared = copy_graph_module(module), dict[int, nn.Parameter]()
     for node in (n for n in made.graph.nodes if n.op == "call_function" and weight_axis(n) is not None):
         for source in operands(node)[1:3]:
             tensor = constant_of(source)
@@ -91,7 +91,7 @@ def _trainable(module: GraphModule) -> GraphModule:
 def _put(module: nn.Module, path: str, value: Tensor) -> None:
     """Set a tensor by its dotted name, whatever was there."""
     home, _, name = path.rpartition(".")
-    owner = attribute(module, home) if home else module
+    owner = get_attribute(module, home) if home else module
     for table in (owner._parameters, owner._buffers):
         table.pop(name, None)
     if isinstance(value, nn.Parameter):

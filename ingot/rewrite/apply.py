@@ -10,10 +10,10 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.capture.canonicalize.passes import check_same, outputs, settle
+from ingot.capture.canonicalize.passes import check_outputs_unchanged, clean_up_graph, run_outputs
 from ingot.capture.export import Program
 from ingot.config.recipe import Recipe
-from ingot.core.fx import copied
+from ingot.core.fx import copy_graph_module
 from ingot.core.host_memory import gc_paused
 from ingot.errors import CaptureError, InputError, nearest
 from ingot.patches.retrace import uncompiled
@@ -67,7 +67,7 @@ class _State:
 def _searched(program: Program, rules: Sequence[Rule], ask: Ask | None) -> _State:
     """Rule after rule. One may leave more to the host for those after it to take (attention leaves products); one that
     nothing makes good is left out, and the search begins again without it."""
-    module, wanted = copied(program.module), outputs(program.module, program.example_inputs)
+    module, wanted = copy_graph_module(program.module), run_outputs(program.module, program.example_inputs)
     best = now = _State(module, _left(module, ask))
     raised: list[Rule] = []
     for rule in rules:
@@ -76,7 +76,7 @@ def _searched(program: Program, rules: Sequence[Rule], ask: Ask | None) -> _Stat
         best, raised = (now, []) if now.left <= best.left else (best, raised)
     if not raised:
         # The tensors are the user's own: a rule that writes into them must not go unseen.
-        check_same("rewriting", wanted, outputs(now.module, program.example_inputs))
+        check_outputs_unchanged("rewriting", wanted, run_outputs(now.module, program.example_inputs))
         return now
     again = _searched(program, [r for r in rules if r is not raised[0]], ask)
     return replace(again, rewrites=(*again.rewrites, f"{raised[0].name}: not used, it would leave more to the host"))
@@ -86,7 +86,7 @@ Inputs = tuple[torch.Tensor, ...]
 
 
 def _after(rule: Rule, now: _State, inputs: Inputs, wanted: list[torch.Tensor], ask: Ask | None) -> _State:
-    changed = now.spare or copied(now.module)
+    changed = now.spare or copy_graph_module(now.module)
     if not (found := rule.apply(changed)):
         return replace(now, spare=changed)
     module, places = _compared(rule, now.module, changed, found, inputs, wanted)
@@ -106,8 +106,8 @@ def _compared(
 ) -> tuple[GraphModule, list[str]]:
     """The module after the rule; as it was, with a word, where the rule would move the numbers."""
     try:
-        settle(changed)
-        check_same(rule.name, wanted, outputs(changed, inputs))
+        clean_up_graph(changed)
+        check_outputs_unchanged(rule.name, wanted, run_outputs(changed, inputs))
     except CaptureError as e:
         return module, [f"{rule.name}: not used, {e.what}"]
     return changed, [f"{rule.name}: {place}" for place in places]

@@ -14,7 +14,7 @@ from ingot.calibrate.statistics import Ranges
 from ingot.capture.export import Program, restore_state
 from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check, Delegate, HostOp, OutputCheck, ProgramIO
-from ingot.core.batched import run_batched, writes
+from ingot.core.batched import has_mutating_op, run_batched
 from ingot.errors import InputError
 from ingot.quantize.io import decode, encode
 from ingot.targets.base import Target
@@ -78,7 +78,7 @@ def run_graph(
     module: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], state: dict[str, torch.Tensor]
 ) -> list[list[torch.Tensor]]:
     """The graph in eager torch, the batches in sequence from the initial state."""
-    if not state and not writes(module):
+    if not state and not has_mutating_op(module):
         return [tensors_of(o) for o in run_batched(module, batches)]
     restore_state(module, state)
     with torch.no_grad():

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.core.fx import add_constant, constant_of, drop_unused, inherited_meta, value_of
+from ingot.core.fx import add_constant, constant_of, delete_unused_tensors, inherited_meta, value_of
 from ingot.patches.reemit import Known, result_of
 from ingot.weight_only.gptq import Rounded, limits
 from ingot.weight_only.scheme import Layer
@@ -34,7 +34,7 @@ def put_weights(made: GraphModule, layers: tuple[Layer, ...], rounded: Mapping[s
             node.update_arg(0, put.by_token(node))
         node.update_arg(1, put.weight(node, layer, rounded[layer.name]))
     made.graph.eliminate_dead_code()
-    drop_unused(made)  # the float weights
+    delete_unused_tensors(made)  # the float weights
     made.recompile()
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from ingot.core.fx import copied, now_another
+from ingot.core.fx import copy_graph_module, mark_transformed
 from ingot.errors import PlanError
 from ingot.plan.model import Decision, Plan, QuantizationPoint
 from ingot.weight_only.bit_allocation import narrow, widened
@@ -45,14 +45,14 @@ class Chosen:
         missing = {layer.name for layer in self.layers} - {n.name for n in module.graph.nodes}
         if missing:
             raise PlanError("the methods of this model have not the same layers", why=f"{min(missing)} is in one only")
-        made = copied(module)
+        made = copy_graph_module(module)
         others = {} if self.turned is None else self.turned.put(made, self.layers)
         for even in self.even:
             others |= even.put(made)
         put_biases(made, self.changes)
         put_weights(made, self.layers, self.rounded, self.dynamic)
         for node, back in others.items():
-            now_another(node, back)
+            mark_transformed(node, back)
         return made
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from ingot.core.host_memory import ROWS, evict_pages
+from ingot.core.host_memory import ROWS_PER_CHUNK, evict_pages
 from ingot.weight_only.bit_allocation import noise
 from ingot.weight_only.gptq import Rounded, gptq, hqq, minmax, nearest
 from ingot.weight_only.hessian import Read
@@ -90,11 +90,11 @@ class Rounding:
         return self._change(layer).read(self.read[layer.name]).second if layer.name in self.read else None
 
     def _rows(self, layers: Sequence[Layer]) -> Iterator[Tensor]:
-        if sum(layer.rows for layer in layers) <= ROWS:
+        if sum(layer.rows for layer in layers) <= ROWS_PER_CHUNK:
             yield torch.cat([self._weight(layer) for layer in layers])
             return
         for layer in layers:
-            yield from (self._weight(layer, slice(i, i + ROWS)) for i in range(0, layer.rows, ROWS))
+            yield from (self._weight(layer, slice(i, i + ROWS_PER_CHUNK)) for i in range(0, layer.rows, ROWS_PER_CHUNK))
 
     def _weight(self, layer: Layer, some: slice = slice(None)) -> Tensor:
         return self._change(layer).weight(weight_of(self._nodes[layer.name]), some)
@@ -140,7 +140,7 @@ def on_grids(module: GraphModule, layers: Sequence[Layer]) -> dict[str, Rounded]
 
 def _on_grid(weight: Tensor, layer: Layer) -> Rounded | None:
     parts = list[Rounded]()
-    for rows in weight.split(ROWS):
+    for rows in weight.split(ROWS_PER_CHUNK):
         if (found := recovered(rows.float(), layer.bits, layer.group)) is None:
             return None
         parts.append(found)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from ingot.core.fx import add_constant, call, value_of
-from ingot.core.host_memory import ROWS
+from ingot.core.host_memory import ROWS_PER_CHUNK
 from ingot.errors import PlanError
 from ingot.weight_only.hessian import Read
 from ingot.weight_only.insert_qdq import rounded_by_model
@@ -104,7 +104,7 @@ def _factors(weights: list[Tensor], read: Read) -> Tensor | None:
 
 def _parts(weights: list[Tensor]) -> Iterator[Tensor]:
     """Some rows at a time: a head is the largest weight of all, and copies of it would be too."""
-    return (rows for w in weights for rows in w.split(ROWS))
+    return (rows for w in weights for rows in w.split(ROWS_PER_CHUNK))
 
 
 def _noise(weights: list[Tensor], read: Read, s: Tensor) -> float:

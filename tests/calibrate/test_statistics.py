@@ -1,4 +1,4 @@
-"""Recording: the numbers against numpy, the histogram against the data, and what is said of poor data."""
+"""Recording: statistics against numpy, histograms against the data, and the notes on insufficient data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ingot.calibrate.histogram import SAMPLE, flat, measure
+from ingot.calibrate.histogram import MAX_SAMPLE, flatten_dense, observe
 from ingot.calibrate.recorder import record_module
 from ingot.calibrate.statistics import Ranges, Stats, quantile
 from ingot.errors import InputError
@@ -76,7 +76,7 @@ def test_every_floating_value_is_recorded_exactly(net: torch.fx.GraphModule, ran
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
 def test_bins_hold_what_falls_between_their_edges(dtype: torch.dtype) -> None:
-    x = (torch.randn(SAMPLE) * 10 ** torch.linspace(-6, 4, SAMPLE)).to(dtype)
+    x = (torch.randn(MAX_SAMPLE) * 10 ** torch.linspace(-6, 4, MAX_SAMPLE)).to(dtype)
     stats = stats_of(x)
     low, high = stats.edges()
     assert (low[1:] >= high[:-1]).all()
@@ -94,7 +94,7 @@ def test_zero_is_zero_whatever_its_sign() -> None:
 
 
 def test_quantiles_come_within_a_bin() -> None:
-    x = torch.randn(SAMPLE)
+    x = torch.randn(MAX_SAMPLE)
     stats = stats_of(x)
     for q in (0.0, 0.001, 0.1, 0.5, 0.9, 0.999, 1.0):
         true = float(np.quantile(x.numpy(), q))
@@ -103,9 +103,9 @@ def test_quantiles_come_within_a_bin() -> None:
 
 
 def test_the_error_of_quantizing_follows_from_the_histogram() -> None:
-    x = torch.randn(SAMPLE)
+    x = torch.randn(MAX_SAMPLE)
     values, weights = stats_of(x).points()
-    assert weights.sum() == pytest.approx(SAMPLE)
+    assert weights.sum() == pytest.approx(MAX_SAMPLE)
     for scale in (0.01, 0.02, 0.03):
 
         def error(v: Tensor, s: float = scale) -> Tensor:
@@ -118,12 +118,12 @@ def test_the_error_of_quantizing_follows_from_the_histogram() -> None:
 def test_a_sample_of_a_big_tensor_sees_every_channel_and_moves_on() -> None:
     channels = torch.arange(64.0).repeat_interleave(56 * 56).reshape(1, 64, 56, 56)
     for t in (channels, channels.to(memory_format=torch.channels_last), channels.transpose(1, 3)):
-        one = np.bincount(measure(flat(t)).bins)
-        assert one.sum() <= SAMPLE
+        one = np.bincount(observe(flatten_dense(t)).bins)
+        assert one.sum() <= MAX_SAMPLE
         whole = np.bincount((channels.numpy().reshape(-1).view(np.uint32) >> 19).astype(np.intp))
         np.testing.assert_allclose(one / one.sum(), whole / whole.sum(), atol=0.01)
     noise = torch.randn(1, 64, 56, 56)
-    assert not np.array_equal(measure(flat(noise), 0).bins, measure(flat(noise), 1).bins)
+    assert not np.array_equal(observe(flatten_dense(noise), 0).bins, observe(flatten_dense(noise), 1).bins)
 
 
 class Views(nn.Module):
@@ -141,7 +141,7 @@ def test_views_share_numbers_only_where_they_hold_the_same() -> None:
     assert (wide.count, wide.max, sum(wide.histogram.values())) == (24, 15, 24)
 
 
-def test_a_value_changed_in_place_is_measured_again() -> None:
+def test_a_value_changed_in_place_is_observed_again() -> None:
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
     a = graph.call_function(torch.ops.aten.mul.Tensor, (x, 1.0))
@@ -156,7 +156,9 @@ def test_the_same_address_alone_does_not_make_the_same_numbers() -> None:
     x = graph.placeholder("x")
     start = graph.call_function(torch.ops.aten.slice.Tensor, (x, 0, 0, 2))  # begins where x begins
     wide = graph.call_function(torch.ops.aten.expand.default, (start, [12, 2]))
-    dense = graph.call_function(torch.ops.aten.as_strided.default, (wide, [24], [1], 0))  # as many as wide, all of x
+    dense = graph.call_function(
+        torch.ops.aten.as_strided.default, (wide, [24], [1], 0)
+    )  # as many elements as wide, all of x
     graph.output((dense,))
     values = record_module(torch.fx.GraphModule({}, graph), [(torch.arange(24.0),)]).values
     assert [values[n].max for n in ("x", "slice_tensor", "expand_default", "as_strided_default")] == [23, 1, 1, 23]
@@ -167,10 +169,10 @@ def test_save_and_load_are_exact(ranges: Ranges, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": "ingot.ranges", "version": 99}', "\xff\x00"])
-def test_a_foreign_file_is_refused(text: str, tmp_path: Path) -> None:
+def test_a_file_of_another_format_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(InputError, match=r"r\.json is no file of ranges"):
+    with pytest.raises(InputError, match=r"r\.json is not a ranges file"):
         Ranges.load(path)
 
 
@@ -178,7 +180,7 @@ def test_a_foreign_file_is_refused(text: str, tmp_path: Path) -> None:
 def test_a_damaged_file_is_refused(ranges: Ranges, tmp_path: Path, damage: dict[str, object]) -> None:
     path = ranges.save(tmp_path / "r.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))
-    with pytest.raises(InputError, match="is no file of ranges"):
+    with pytest.raises(InputError, match="is not a ranges file"):
         Ranges.load(path)
     with pytest.raises(InputError):
         Ranges.load(tmp_path / "missing.json")
@@ -186,9 +188,8 @@ def test_a_damaged_file_is_refused(ranges: Ranges, tmp_path: Path, damage: dict[
 
 def test_merging_is_recording_all_at_once(net: torch.fx.GraphModule, ranges: Ranges) -> None:
     one, two = (record_module(net, part, fingerprint="f") for part in (BATCHES[:1], BATCHES[1:]))
-    assert replace(one.merge(two), sensitivity={}) == replace(
-        ranges, sensitivity={}
-    )  # gains come of the first batches of each
+    # The sensitivity is estimated on the first batches of each recording.
+    assert replace(one.merge(two), sensitivity={}) == replace(ranges, sensitivity={})
     with pytest.raises(InputError, match="different programs"):
         one.merge(replace(two, fingerprint="g"))
 
@@ -200,7 +201,7 @@ def test_known_values_keep_their_record(net: torch.fx.GraphModule, ranges: Range
     assert {n: again.values[n] for n in kept} == kept
 
 
-def test_batches_are_read_once_reset_comes_first_and_progress_is_told(net: torch.fx.GraphModule) -> None:
+def test_batches_are_read_once_reset_comes_first_and_progress_is_reported(net: torch.fx.GraphModule) -> None:
     calls: list[str] = []
 
     def stream() -> Iterator[tuple[Tensor, ...]]:
@@ -213,18 +214,18 @@ def test_batches_are_read_once_reset_comes_first_and_progress_is_told(net: torch
 
 
 def test_no_batches_and_batches_that_do_not_fit(net: torch.fx.GraphModule) -> None:
-    with pytest.raises(InputError, match="no batches came") as e:
+    with pytest.raises(InputError, match="no calibration batches") as e:
         record_module(net, [])
     assert e.value.hint
     for batch, why in (((X, X), "2 inputs"), (X, "a Tensor"), ((torch.randn(2, 5, 12, 12),), "")):
-        with pytest.raises(InputError, match="batch 1 does") as e:
+        with pytest.raises(InputError, match=r"batch 1 (is invalid|failed)") as e:
             record_module(net, [(X,), batch])  # type: ignore[list-item]
         assert why in str(e.value.why)
     assert isinstance(e.value.__cause__, RuntimeError)
     assert e.value.where
 
 
-def test_notes_say_what_was_seen_too_little_of() -> None:
+def test_notes_report_insufficient_data() -> None:
     class Odd(nn.Module):
         def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, ...]:
             return x.log(), (x * 0 - 1).log(), y * 0 + 3
@@ -232,19 +233,19 @@ def test_notes_say_what_was_seen_too_little_of() -> None:
     x, y = torch.tensor([-1.0, 1.0, 2.0]), torch.ones(3)
     ranges = record_module(unlifted(Odd(), x, y), [(x, y), (x + 0.5, y)])
     text = "\n".join(ranges.notes)
-    assert "the same in all 2 batches, so its variety was not seen: y" in text
-    assert "never finite, so it has no range: log_1" in text
-    assert "left out of its range: log" in text
+    assert "identical in all 2 batches, calibration saw no variation: y" in text
+    assert "never finite, no range: log_1" in text
+    assert "excluded from the range: log" in text
     assert "add (3)" in text
     assert (ranges.values["log"].nonfinite, ranges.values["log_1"].finite) == (2, 0)
     assert "only one batch" in record_module(unlifted(Odd(), x, y), [(x, y)]).notes[0]
 
 
-def test_merged_inputs_are_steady_only_if_they_are_the_same() -> None:
+def test_merged_inputs_are_constant_only_if_they_are_equal() -> None:
     net = unlifted(nn.Identity(), X)
     a, b = (record_module(net, [(X * k,)]) for k in (1, 2))
-    assert not any("the same in all" in n for n in a.merge(b).notes)
-    assert any("the same in all 2" in n for n in a.merge(a).notes)
+    assert not any("identical in all" in n for n in a.merge(b).notes)
+    assert any("identical in all 2" in n for n in a.merge(a).notes)
 
 
 def test_empty_integer_and_scalar_values_do_no_harm() -> None:

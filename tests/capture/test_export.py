@@ -1,4 +1,4 @@
-"""Normal form: what it promises, on graphs that break the promise if a pass is left out."""
+"""Canonical form: what each pass ensures, on graphs that need the pass."""
 
 from __future__ import annotations
 
@@ -73,18 +73,18 @@ def test_aliases_are_one_operation(family, one: str) -> None:
         lambda x: torch.broadcast_to(x, (2, 6, 4)),
     ],
 )
-def test_what_does_nothing_vanishes(noop) -> None:
+def test_identities_are_removed(noop) -> None:
     assert ops(program_of(lambda x: noop(x) * 2, X)) == ["mul.Tensor"]
 
 
-def test_roll_is_two_slices_joined() -> None:
+def test_roll_is_a_cat_of_two_slices() -> None:
     forward = lambda x: torch.roll(x, 2, 1)
     program = program_of(forward, X)
     assert ops(program) == ["slice.Tensor", "slice.Tensor", "cat.default"]
     assert torch.equal(program.module(X)[0], forward(X))
 
 
-def test_channels_last_conversion_vanishes() -> None:
+def test_channels_last_conversion_is_removed() -> None:
     x = torch.randn(1, 3, 4, 4)
     assert ops(program_of(lambda x: x.to(memory_format=torch.channels_last) * 2, x)) == ["mul.Tensor"]
 
@@ -176,7 +176,7 @@ def test_recurrent_layers_show_their_linears(layer: nn.Module) -> None:
     assert not [o for o in ops(program) if o.startswith(("gru", "lstm"))]
 
 
-def test_integers_are_left_alone() -> None:
+def test_integer_ops_are_unchanged() -> None:
     program = program_of(lambda i, x: x[:, (i + 3) % 6 // 2], torch.tensor([1, 2]), X)
     assert all(not n.meta["val"].dtype.is_floating_point for n in calls(program.module) if "index" not in str(n.target))
 
@@ -198,22 +198,22 @@ def test_dynamic_batch_survives() -> None:
     assert program.flatten((X,))[0].shape == X.shape
 
 
-def test_control_flow_is_refused_in_a_sentence() -> None:
+def test_control_flow_is_refused_with_its_location() -> None:
     class Branch(nn.Module):
         def forward(self, x):
             return torch.cond(x.sum() > 0, lambda a: a * 2, lambda a: a - 1, (x,))
 
-    with pytest.raises(ingot.CaptureError, match=r"branches on data with 'cond'.*where: test_capture.py:\d+.*try:"):
+    with pytest.raises(ingot.CaptureError, match=r"branches on data with 'cond'.*where: test_export.py:\d+.*try:"):
         ingot.capture(Branch(), (X,))
 
 
-def test_nothing_that_creates_is_left_to_plan() -> None:
+def test_no_op_that_creates_remains() -> None:
     program = program_of(lambda x: torch.cat([x, torch.full((2, 1, 4), 9.0)], 1), X)
     kinds = [effect_of(n, constant_of).kind for n in calls(program.module)]
     assert Kind.CREATES not in kinds
 
 
-def test_reshapes_that_cancel_leave_what_was_before_them_alone() -> None:
+def test_reshapes_that_cancel_keep_the_op_before_them() -> None:
     def forward(self: nn.Module, x: torch.Tensor) -> torch.Tensor:
         return (x @ x.transpose(-1, -2)).flatten(2, 3).unflatten(2, (2, 2)).unsqueeze(2)
 

@@ -1,4 +1,4 @@
-"""What ops do to numbers, as found by running them."""
+"""What ops do to values, found by probing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def t(*shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
 
 
 def make(target: Callable[..., Any], *args: Any, **kwargs: Any) -> torch.fx.Node:
-    """A node as export leaves it: placeholders for tensors, meta["val"] everywhere."""
+    """A node like those of export: placeholders for tensors, meta["val"] everywhere."""
     graph = torch.fx.Graph()
 
     def enter(value: Any) -> Any:
@@ -45,7 +45,7 @@ def make(target: Callable[..., Any], *args: Any, **kwargs: Any) -> torch.fx.Node
 
 
 def real(node: torch.fx.Node) -> torch.Tensor | None:
-    """Every integer operand of these tests may be read as a constant."""
+    """In these tests every integer operand may be a constant."""
     value = node.meta["val"]
     return value if isinstance(value, torch.Tensor) and not value.is_floating_point() else None
 
@@ -270,7 +270,7 @@ def only_half(a: torch.Tensor) -> torch.Tensor:
 
 @torch.library.custom_op("ingot_test::broken", mutates_args=())
 def broken(a: torch.Tensor) -> torch.Tensor:
-    raise RuntimeError("needs the moon")
+    raise RuntimeError("unsupported device")
 
 
 @torch.library.custom_op("ingot_test::doubles_in_place", mutates_args=("a",))
@@ -288,7 +288,7 @@ def custom(op: Any, value: torch.Tensor, *args: Any) -> Effect:
     return effect_of(node)
 
 
-def test_custom_ops_just_work() -> None:
+def test_custom_ops_are_probed() -> None:
     ops = torch.ops.ingot_test
     assert custom(ops.swap_halves.default, x).kind is M
     assert custom(ops.swish.default, x, 1.5).kind is CO
@@ -297,10 +297,10 @@ def test_custom_ops_just_work() -> None:
     assert custom(ops.doubles_in_place.default, v).kind is CO
 
 
-def test_what_cannot_be_run_computes_and_says_so() -> None:
+def test_ops_that_cannot_be_probed_compute_with_a_reason() -> None:
     found = custom(torch.ops.ingot_test.broken.default, v)
     assert found.kind is CO
-    assert "needs the moon" in found.reason
+    assert "unsupported device" in found.reason
     too_many = custom(torch.ops.ingot_test.only_half.default, t(50, 100).half())
     assert too_many.kind is CO
     node = make(A.relu.default, v)
@@ -308,7 +308,7 @@ def test_what_cannot_be_run_computes_and_says_so() -> None:
     assert effect_of(node).kind in (CO, CR)
 
 
-def test_random_is_said_and_leaves_the_seed_alone() -> None:
+def test_random_ops_are_reported_and_the_rng_state_is_kept() -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
     assert "random" in effect_of(make(A.bernoulli.p, t(3, 5), 0.5)).reason
@@ -363,7 +363,7 @@ def test_arithmetic_with_unknown_integers_is_no_identity(op: Any, shape: tuple[i
     assert effect_of(make(op, t(*shape), torch.ones(shape, dtype=I64))).kind is CO
 
 
-def test_a_known_mask_is_believed() -> None:
+def test_a_constant_mask_is_used() -> None:
     node = make(A.where.self, torch.ones(12, dtype=torch.bool), v, t(12))
     assert effect_of(node, real).identity
     assert effect_of(node).carriers == (1, 2)
@@ -373,9 +373,9 @@ def test_a_known_mask_is_believed() -> None:
 
 def test_cache_is_by_structure(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
-    run = probe_module._experiment
+    run = probe_module._probe_op
     monkeypatch.setattr(probe_module, "_cache", {})
-    monkeypatch.setattr(probe_module, "_experiment", lambda *a: calls.append(a) or run(*a))
+    monkeypatch.setattr(probe_module, "_probe_op", lambda *a: calls.append(a) or run(*a))
     for size, step in ((8, 1), (8, 1), (8, 2), (9, 1)):
         effect_of(make(A.roll.default, t(size), [step]))
     assert len(calls) == 3

@@ -54,7 +54,7 @@ def checked(error: ingot.IngotError) -> ingot.IngotError:
 
 
 @pytest.mark.parametrize(
-    ("batches", "what"), [(None, "no calibration data"), ([], "nothing to record"), (iter(()), "")]
+    ("batches", "what"), [(None, "no calibration data"), ([], "no calibration batches"), (iter(()), "")]
 )
 def test_no_calibration_data(batches: Any, what: str) -> None:
     error = refusal(calibration=batches)

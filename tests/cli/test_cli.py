@@ -286,8 +286,8 @@ FUNCTIONS = {
     "integers": ("does not run on the example inputs", "Input type (int)"),
     "no_batches": ("the calibration data is empty", "0 batches"),
     "more_inputs": ("batch 0 has the wrong number of inputs", "takes 1 input, the batch has 2"),
-    "other_shape": ("batch 1 has the wrong shape", "1×3×8×8, this is 1×3×8×7"),
-    "other_dtype": ("batch 0 has the wrong dtype", "float32, this is complex64"),
+    "other_shape": ("batch 1 has the wrong shape", "1×3×8×8, got 1×3×8×7"),
+    "other_dtype": ("batch 0 has the wrong dtype", "float32, got complex64"),
     "branches": ("the model does not export", "data-dependent"),
     "raises": ("raises failed", "ZeroDivisionError"),
 }
@@ -352,8 +352,8 @@ def test_empty_npz_file(command: list[str], tmp_path: Path, capsys: Any) -> None
 @pytest.mark.parametrize(
     ("change", "what", "hint"),
     [
-        ({1: "nowhere.py:build"}, "no file nowhere.py", "is the path right?"),
-        ({5: "nothing.npz"}, "no file nothing.npz", "is the path right?"),
+        ({1: "nowhere.py:build"}, "no file nowhere.py", "check the path"),
+        ({5: "nothing.npz"}, "no file nothing.npz", "check the path"),
         ({3: "xnpack"}, "unknown target 'xnpack'", "did you mean 'xnnpack'?"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Where a node comes from: the line a user can act on, else the layer, never a line of torch if there is better."""
+"""The source location of a node: the user's line, else the module path, else a line of torch."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ GENERATED = '  File "<eval_with_key>.1", line 7, in forward\n'
 
 
 def node(*frames: str, path: str | None = None) -> Node:
-    made = Graph().placeholder("x")
-    made.meta["stack_trace"] = "".join(frames)
+    created = Graph().placeholder("x")
+    created.meta["stack_trace"] = "".join(frames)
     if path is not None:
-        made.meta["nn_module_stack"] = {"": ("", "Net"), path: (path, "Conv2d")}
-    return made
+        created.meta["nn_module_stack"] = {"": ("", "Net"), path: (path, "Conv2d")}
+    return created
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ class Net(nn.Module):
 
 def test_users_code_has_its_line() -> None:
     line = Net.forward.__code__.co_firstlineno + 1
-    assert sources(Net()) == [f"test_graph.py:{line}"] * 2
+    assert sources(Net()) == [f"test_fx.py:{line}"] * 2
 
 
 def test_module_path() -> None:

@@ -1,4 +1,4 @@
-"""Weights in a file instead of memory."""
+"""Memory-mapped weights."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pytest
 import torch
 from torch import nn
 
-from ingot.core.host_memory import LARGE, evict_after_forward, evict_pages, mmap_parameters, trim_heap
+from ingot.core.host_memory import LARGE_TENSOR_BYTES, evict_after_forward, evict_pages, mmap_parameters, trim_heap
 
-SIDE = 1024  # of a square of float32: four times what is large
+SIDE = 1024  # a square of float32 has four times LARGE_TENSOR_BYTES
 
 
 def resident() -> int:
-    """Bytes of this process that are in memory."""
+    """Resident bytes of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 
 
-def test_weights_on_a_shelf_are_the_same_numbers_in_the_same_parameters() -> None:
+def test_memory_mapped_weights_are_the_same_values_in_the_same_parameters() -> None:
     torch.manual_seed(0)
     net, x = nn.Sequential(nn.Linear(SIDE, SIDE), nn.ReLU(), nn.Linear(SIDE, 8)), torch.randn(4, SIDE)
     large, small, wanted = net[0].weight, net[2].weight, net(x)
@@ -37,13 +37,13 @@ def test_tied_weights_stay_tied() -> None:
     net = nn.ModuleDict({"table": nn.Embedding(SIDE, SIDE), "head": nn.Linear(SIDE, SIDE, bias=False)})
     net["head"].weight = net["table"].weight
     net["other"] = nn.Linear(SIDE, SIDE, bias=False)
-    net["other"].weight = nn.Parameter(net["table"].weight.data)  # another parameter, the same numbers
+    net["other"].weight = nn.Parameter(net["table"].weight.data)  # another parameter, the same data
     mmap_parameters(net)
     assert len({m.weight.data_ptr() for m in net.values()}) == 1
 
 
-def test_what_is_written_to_them_is_kept() -> None:
-    """Training goes on with weights that are in a file."""
+def test_writes_to_memory_mapped_weights_are_kept() -> None:
+    """Memory-mapped weights can be trained."""
     net = nn.Linear(SIDE, SIDE)
     mmap_parameters(net)
     with torch.no_grad():
@@ -52,12 +52,12 @@ def test_what_is_written_to_them_is_kept() -> None:
     assert bool((net.weight == 2.0).all())
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is counted by Linux's /proc")
-def test_weights_that_nobody_reads_take_no_memory() -> None:
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc of Linux")
+def test_evicted_weights_take_no_memory() -> None:
     net = nn.Sequential(*(nn.Linear(4 * SIDE, SIDE, bias=False) for _ in range(4)))
     mmap_parameters(net)
     bytes_ = sum(p.nbytes for p in net.parameters())
-    assert all(p.nbytes >= LARGE for p in net.parameters())
+    assert all(p.nbytes >= LARGE_TENSOR_BYTES for p in net.parameters())
     total = sum(float(p.detach().sum()) for p in net.parameters())
     read = resident()
     trim_heap()
@@ -65,8 +65,8 @@ def test_weights_that_nobody_reads_take_no_memory() -> None:
     assert sum(float(p.detach().sum()) for p in net.parameters()) == total
 
 
-@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="memory is counted by Linux's /proc")
-def test_a_model_that_is_run_has_one_layer_in_memory_at_a_time() -> None:
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc of Linux")
+def test_forward_keeps_one_layer_in_memory_at_a_time() -> None:
     net = nn.Sequential(*(nn.Linear(2 * SIDE, 2 * SIDE, bias=False) for _ in range(8)))
     mmap_parameters(net)
     trim_heap()
@@ -77,15 +77,15 @@ def test_a_model_that_is_run_has_one_layer_in_memory_at_a_time() -> None:
     with torch.no_grad():
         with evict_after_forward(net):
             net(x)
-        leaving = max(most) - empty
+        evicting = max(most) - empty
         most.clear()
         net(x)
-    assert leaving < 3 * net[0].weight.nbytes
+    assert evicting < 3 * net[0].weight.nbytes
     assert max(most) - empty > 7 * net[0].weight.nbytes
     assert all(len(m._forward_hooks) == 1 for m in net)
 
 
-def test_without_room_for_a_file_they_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_disk_space_parameters_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any, **__: Any) -> Any:
         raise OSError(errno.ENOSPC, "no space left on device")
 

@@ -1,4 +1,4 @@
-"""What the user names loads, and what does not fit is refused in one paragraph with both sides of the misfit."""
+"""Models and calibration data load by name. Errors state what was expected and what was found."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 x = torch.zeros(2, 3)
-ready = nn.Linear(3, 4)
+instance = nn.Linear(3, 4)
 number = 7
 
 def build(): return nn.Linear(3, 4)
@@ -70,7 +70,7 @@ def refused(what: str, why: str = "", hint: str = "", where: str = "") -> pytest
 # Models
 
 
-@pytest.mark.parametrize("name", ["build", "ready", "with_inputs", "with_all", "with_shapes", "Net"])
+@pytest.mark.parametrize("name", ["build", "instance", "with_inputs", "with_all", "with_shapes", "Net"])
 def test_models_by_name(net: Path, name: str) -> None:
     assert isinstance(load_model(f"{net}:{name}").model, nn.Module)
 
@@ -96,7 +96,7 @@ def test_module_path(net: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_is_imported_once(net: Path) -> None:
-    assert load_model(f"{net}:ready").model is load_model(f"{net}:ready").model
+    assert load_model(f"{net}:instance").model is load_model(f"{net}:instance").model
 
 
 def test_siblings_can_be_imported(tmp_path: Path) -> None:
@@ -126,11 +126,11 @@ def test_exported_program_with_dynamic_shapes(tmp_path: Path) -> None:
 def test_missing_files(net: Path) -> None:
     with refused("no file", hint="did you mean 'net.py'?"):
         load_model(f"{net.parent / 'nett.py'}:build")
-    with refused("no file", hint="looked for from"):
+    with refused("no file", hint="the current folder is"):
         load_model("/nowhere/net.pt2")
     with refused("no module 'nowhere.at_all'", why="'nowhere'"):
         load_model("nowhere.at_all:build")
-    with refused("'net' names no object", hint="file.py:name"):
+    with refused("'net' does not name an object", hint="file.py:name"):
         load_model("net")
 
 
@@ -144,10 +144,10 @@ def test_no_such_name(net: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "what", "why"),
     [
-        ("text", "did not return a model", "this is a str"),
-        ("five", "returned 5 things", "1 to 4"),
-        ("bad_inputs", "are no tuple", "this is a dict"),
-        ("bad_batches", "cannot be iterated", "this is a int"),
+        ("text", "did not return a model", "got a str"),
+        ("five", "returned 5 values", "1 to 4"),
+        ("bad_inputs", "are not a tuple", "got a dict"),
+        ("bad_batches", "is not iterable", "got a int"),
         ("needs", "needs arguments", "width"),
     ],
 )
@@ -193,7 +193,7 @@ def npz(folder: Path, **arrays: np.ndarray) -> str:
     return str(folder / "data.npz")
 
 
-def test_npz_is_cut_into_batches_of_the_example(tmp_path: Path) -> None:
+def test_npz_is_split_into_batches_of_the_example(tmp_path: Path) -> None:
     samples = np.arange(15, dtype=np.float64).reshape(5, 3)
     batches = load_calibration(npz(tmp_path, x=samples), (X,))
     assert [b[0].tolist() for b in batches] == [samples[:2].tolist(), samples[2:4].tolist()]
@@ -249,15 +249,15 @@ def test_arrays_of_no_numbers_without_an_example(tmp_path: Path) -> None:
     ("arrays", "example", "what", "why"),
     [
         ({}, (X,), "empty", "0 arrays"),
-        ({"x": np.zeros((0, 3))}, (X,), "too short", "takes 2 samples, the array holds 0"),
-        ({"x": np.zeros((1, 3))}, (X,), "too short", "takes 2 samples, the array holds 1"),
-        ({"x": np.zeros((2, 3)), "y": np.zeros(2)}, (X,), "wrong number", "takes 1 input, the file holds 2 (x, y)"),
-        ({"x": np.zeros((2, 4))}, (X,), "wrong shape", "example input is 2×3, this is 2×4"),
-        ({"x": np.zeros((2, 3, 1))}, (X,), "wrong shape", "2×3, this is 2×3×1"),
+        ({"x": np.zeros((0, 3))}, (X,), "too short", "has 2 samples, the array has 0"),
+        ({"x": np.zeros((1, 3))}, (X,), "too short", "has 2 samples, the array has 1"),
+        ({"x": np.zeros((2, 3)), "y": np.zeros(2)}, (X,), "wrong number", "takes 1 input, the file has 2 (x, y)"),
+        ({"x": np.zeros((2, 4))}, (X,), "wrong shape", "example input is 2×3, got 2×4"),
+        ({"x": np.zeros((2, 3, 1))}, (X,), "wrong shape", "2×3, got 2×3×1"),
         ({"x": np.zeros(())}, (X,), "no samples", "single number"),
-        ({"x": np.zeros((2, 3))}, (X.int(),), "wrong dtype", "is int32, this is float64"),
-        ({"x": np.zeros((2, 3), complex)}, (X,), "wrong dtype", "is float32, this is complex128"),
-        ({"x": np.zeros((2, 3)), "y": np.zeros((4, 3))}, (X, X), "differ", "'x' makes 1, 'y' makes 2"),
+        ({"x": np.zeros((2, 3))}, (X.int(),), "wrong dtype", "is int32, got float64"),
+        ({"x": np.zeros((2, 3), complex)}, (X,), "wrong dtype", "is float32, got complex128"),
+        ({"x": np.zeros((2, 3)), "y": np.zeros((4, 3))}, (X, X), "differ", "'x' gives 1, 'y' gives 2"),
         ({"x": np.array(["a", "b"])}, (torch.zeros(2),), "wrong dtype", "<U1"),
     ],
 )
@@ -277,11 +277,11 @@ def test_shapes_may_vary_where_they_are_dynamic(tmp_path: Path) -> None:
 
 def test_integers_that_overflow(tmp_path: Path) -> None:
     batches = load_calibration(npz(tmp_path, x=np.full((2, 3), 2**40)), (X.int(),))
-    with refused("overflows", "do not fit int32"):
+    with refused("overflows", "out of range for int32"):
         list(batches)
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04 cut off"])
+@pytest.mark.parametrize("content", [b"", b"garbage", b"PK\x03\x04 truncated"])
 @pytest.mark.parametrize("suffix", ["npz", "npy"])
 def test_unreadable_arrays(tmp_path: Path, suffix: str, content: bytes) -> None:
     path = tmp_path / f"x.{suffix}"
@@ -307,7 +307,7 @@ def test_truncated_npz(tmp_path: Path) -> None:
 def test_unknown_sources(tmp_path: Path) -> None:
     with refused("no file", where=""):
         load_calibration(str(tmp_path / "data.npz"), (X,))
-    with refused("is no calibration data", hint=".npz"):
+    with refused("is not calibration data", hint=".npz"):
         load_calibration(str(tmp_path / "data.csv"), (X,))
     with refused("mean and std are for a folder"):
         load_calibration("data.npz", (X,), mean=[0.5])
@@ -343,15 +343,15 @@ def test_images_mean_std_and_grey(folder: Path) -> None:
 
 def test_folders_that_do_not_fit(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
-    with refused("no images", "takes 2 images, the folder holds 0"):
+    with refused("no images", "has 2 images, the folder has 0"):
         load_calibration(str(tmp_path / "empty"), (IMAGE,))
-    with refused("too few images", "takes 9 images, the folder holds 5"):
+    with refused("too few images", "has 9 images, the folder has 5"):
         load_calibration(str(folder), (torch.zeros(9, 3, 4, 4),))
     with refused("do not fit this model", "float32 2×3"):
         load_calibration(str(folder), (X,))
     with refused("do not fit this model", "2 inputs"):
         load_calibration(str(folder), (IMAGE, IMAGE))
-    with refused("mean does not fit", "3 channels, 2 values"):
+    with refused("mean does not fit", "3 channels, got 2 values"):
         load_calibration(str(folder), (IMAGE,), mean=[1, 2])
     with refused("std must be positive"):
         load_calibration(str(folder), (IMAGE,), std=[0])
@@ -385,9 +385,9 @@ def test_integers_become_floats(net: Path) -> None:
         ("labelled", "wrong number of inputs", "takes 1 input, the batch has 2"),
         ("none", "empty", "0 batches"),
         ("number_of", "returned no batches", "a int"),
-        ("ragged", "input 0 of calibration batch 1 has the wrong shape", "2×3, this is 1×3"),
+        ("ragged", "input 0 of calibration batch 1 has the wrong shape", "2×3, got 1×3"),
         ("fails", "reading the calibration data failed", "disk on fire"),
-        ("strings", "is no tuple", "a str"),
+        ("strings", "is not a tuple", "a str"),
     ],
 )
 def test_functions_that_do_not_fit(net: Path, name: str, what: str, why: str) -> None:

@@ -112,8 +112,8 @@ def test_plans_of_other_programs_are_refused() -> None:
         ingot.plan(other, ingot.record(program, [(IMAGE,)]), "xnnpack")
 
 
-def changed(plan: Plan, point: QuantizationPoint, storage: QParams | None) -> Plan:
-    decisions = tuple(dataclasses.replace(d, qparams=storage) if d.point == point else d for d in plan)
+def changed(plan: Plan, point: QuantizationPoint, qparams: QParams | None) -> Plan:
+    decisions = tuple(dataclasses.replace(d, qparams=qparams) if d.point == point else d for d in plan)
     return dataclasses.replace(plan, decisions=decisions)
 
 

@@ -83,7 +83,7 @@ def test_the_clearly_better_plan_is_taken_and_a_tie_goes_to_the_first():
     program, ranges, _ = _made()
     good = ingot.plan(program, ranges, "xnnpack", recipe={"range": "minmax", "correct_biases": False})
     coarse = replace(good, decisions=tuple(map(_coarse, good.decisions)))
-    module, kept = ingot.lower(program, good).evidence.program.module, ranges.kept
+    module, kept = ingot.lower(program, good).evidence.program.module, ranges.cached_batches
     with torch.no_grad():
         assert rehearsed({"coarse": coarse, "good": good}, module, kept, correct=False).decisions == good.decisions
         tie = rehearsed({"first": good, "second": good}, module, kept, correct=False)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch.fx import Graph
 
 import ingot
-from ingot.calibrate.histogram import measure, sparse
-from ingot.calibrate.sensitivity import key
+from ingot.calibrate.histogram import observe, sparse_histogram
+from ingot.calibrate.sensitivity import operand_key
 from ingot.calibrate.statistics import Stats
 from ingot.plan.lut_alignment import corners
 from ingot.plan.mask_fills import body
@@ -78,7 +78,7 @@ def test_gains_are_the_squared_jacobian() -> None:
     assert ranges.sensitivity["linear"] == pytest.approx(
         float(net[1].weight.square().sum() / net(x).square().sum()), rel=0.5
     )
-    assert ranges.sensitivity[key("linear", "input_1", 0)] == pytest.approx(exact, rel=0.5)
+    assert ranges.sensitivity[operand_key("linear", "input_1", 0)] == pytest.approx(exact, rel=0.5)
 
 
 def test_each_use_of_a_value_has_its_own_gain() -> None:
@@ -86,7 +86,7 @@ def test_each_use_of_a_value_has_its_own_gain() -> None:
     x = torch.randn(4, 8)
     program = ingot.capture(net.eval(), (x,))
     gains = ingot.record(program, [(x,)]).sensitivity
-    loud, quiet = (gains[key(n, "tanh", 0)] for n in ("linear", "linear_1"))
+    loud, quiet = (gains[operand_key(n, "tanh", 0)] for n in ("linear", "linear_1"))
     assert loud > 1000 * quiet
     assert gains["tanh"] >= loud / 2
 
@@ -147,9 +147,9 @@ class Outliers(nn.Module):
 
 
 def stats_of(x: torch.Tensor) -> Stats:
-    m = measure(x.reshape(-1))
+    m = observe(x.reshape(-1))
     raw = np.bincount(m.bins, minlength=1 << 13).astype(np.uint32)
-    return Stats(m.low, m.high, m.count, m.nonfinite, m.neginf, sparse(raw))
+    return Stats(m.low, m.high, m.count, m.nonfinite, m.neginf, sparse_histogram(raw))
 
 
 def points_of(x: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:

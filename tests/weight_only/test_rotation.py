@@ -13,7 +13,7 @@ from torch.fx import GraphModule
 import ingot
 from ingot import api
 from ingot.config.recipe import recipe_from
-from ingot.core.fx import add_constant, copied
+from ingot.core.fx import add_constant, copy_graph_module
 from ingot.llm import pipeline as road
 from ingot.llm.decoder import Decoder
 from ingot.rewrite.apply import rewrite_for
@@ -72,7 +72,7 @@ def test_turned_it_is_the_same_model(kind: str, target: str) -> None:
 
 def in_float(module: GraphModule, found: Any, layers: Any, changes: Any = None) -> GraphModule:
     """The program with changed weights that are not rounded."""
-    made, changes = copied(module), changes or found.changes
+    made, changes = copy_graph_module(module), changes or found.changes
     found.put(made, layers)
     put_biases(made, changes)
     for node in [n for n in made.graph.nodes if n.name in changes]:
@@ -101,9 +101,9 @@ def test_a_loud_channel_does_less_harm() -> None:
     assert logits[True] > logits[False] + 3
     assert len(made[True].delegates) == len(made[False].delegates)
     errors = error_along(made[True].evidence.program, made[True].evidence.quantized, batches[0])
-    turned_back = [n for n in made[True].evidence.quantized.graph.nodes if "ingot_was" in n.meta]
+    turned_back = [n for n in made[True].evidence.quantized.graph.nodes if "ingot_inverse_transform" in n.meta]
     assert len(turned_back) > 8
-    assert min(errors[n.meta["ingot_was"][0]] for n in turned_back) > 8
+    assert min(errors[n.meta["ingot_inverse_transform"][0]] for n in turned_back) > 8
 
 
 class Block(nn.Module):

@@ -1,1 +1,1 @@
-"""One canonical form of a program: positional arguments, folded constants, no identities, plain data movement."""
+"""Canonicalization: positional arguments, folded constants, no identities, canonical data movement."""

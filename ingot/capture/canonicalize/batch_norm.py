@@ -1,4 +1,4 @@
-"""batch_norm(conv(x, w, b)) -> conv(x, w', b'), exactly, for grouped, transposed and linear too."""
+"""batch_norm(conv(x, w, b)) -> conv(x, w', b'), exactly; also for grouped and transposed convolutions and linear."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ aten = torch.ops.aten
 
 
 def fold_batch_norm(module: GraphModule) -> int:
+    """batch_norm(conv(x, w, b)) -> conv(x, w', b'), or a depthwise convolution where no op can absorb it."""
     return sum(
         _fold(module, node)
         for node in calls(module)
@@ -27,11 +28,11 @@ def _fold(module: GraphModule, norm: Node) -> bool:
         return False
     scale, shift = _affine(norm)
     before: Any = norm.args[0]
-    if _absorbs(before) and len(before.users) == 1:
-        _into_weights(module, before, scale, shift)
+    if _can_fold_into(before) and len(before.users) == 1:
+        _fold_into_weights(module, before, scale, shift)
         new = before
     else:
-        new = _as_depthwise(module, norm, scale, shift)
+        new = _as_depthwise_conv(module, norm, scale, shift)
         if new is None:
             return False
     for item in list(norm.users):
@@ -46,7 +47,7 @@ def _only_first_output(norm: Node) -> bool:
 
 
 def _affine(norm: Node) -> tuple[torch.Tensor, torch.Tensor]:
-    """The norm as y = scale * x + shift per channel, in float64 so that folding rounds once."""
+    """The norm as y = scale * x + shift per channel. In float64, so that folding rounds once."""
     weight, bias, mean, var = (_double(a) for a in norm.args[1:5])
     eps: Any = norm.args[6]
     assert mean is not None
@@ -60,20 +61,19 @@ def _double(arg: Any) -> torch.Tensor | None:
     return None if tensor is None else tensor.detach().double()
 
 
-def _absorbs(node: Any) -> bool:
-    """An op `f(input, weight, bias, …)` that is linear in a constant weight and bias."""
+def _can_fold_into(node: Any) -> bool:
+    """f(input, weight, bias, …) with constant weight and bias, linear in both."""
     if not isinstance(node, Node) or weight_axis(node) is None:
         return False
     bias = node.args[2] if len(node.args) > 2 else None
     weight: Any = node.args[1]
-    if (
-        value_of(node).dim() != value_of(weight).dim()
-    ):  # channels are axis 1 of the norm: a linear over tokens has them last
+    # The channels of the norm are axis 1; a linear over tokens has them last.
+    if value_of(node).dim() != value_of(weight).dim():
         return False
     return constant_of(node.args[1]) is not None and (bias is None or constant_of(bias) is not None)  # type: ignore[arg-type]
 
 
-def _into_weights(module: GraphModule, node: Node, scale: torch.Tensor, shift: torch.Tensor) -> None:
+def _fold_into_weights(module: GraphModule, node: Node, scale: torch.Tensor, shift: torch.Tensor) -> None:
     weight = constant_of(node.args[1])  # type: ignore[arg-type]
     bias = constant_of(node.args[2]) if len(node.args) > 2 and node.args[2] is not None else None  # type: ignore[arg-type]
     assert weight is not None
@@ -86,7 +86,7 @@ def _into_weights(module: GraphModule, node: Node, scale: torch.Tensor, shift: t
 
 
 def _scale_weight(node: Node, weight: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
-    """Multiply along output channels; a transposed convolution keeps (in, out / groups), group by group."""
+    """Multiply along output channels. A transposed convolution stores (in, out / groups), group by group."""
     if weight_axis(node) == 0:
         return weight * scale.reshape(-1, *[1] * (weight.dim() - 1))
     groups = scale.numel() // weight.shape[1]
@@ -94,8 +94,8 @@ def _scale_weight(node: Node, weight: torch.Tensor, scale: torch.Tensor) -> torc
     return (grouped * scale.reshape(groups, 1, -1, *[1] * (weight.dim() - 2))).reshape(weight.shape)
 
 
-def _as_depthwise(module: GraphModule, norm: Node, scale: torch.Tensor, shift: torch.Tensor) -> Node | None:
-    """batch_norm(x) -> conv2d(x, diag(scale), shift): one int8 op where nothing before it can take the factors."""
+def _as_depthwise_conv(module: GraphModule, norm: Node, scale: torch.Tensor, shift: torch.Tensor) -> Node | None:
+    """batch_norm(x) -> conv2d(x, diag(scale), shift): one int8 op where no preceding op can absorb the norm."""
     x: Any = norm.args[0]
     if value_of(x).dim() != 4:
         return None

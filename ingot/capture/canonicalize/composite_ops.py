@@ -1,4 +1,4 @@
-"""Composite ops that hide what the planner must see: weights inside recurrent layers, plain movement behind aliases."""
+"""Decompose composite ops that hide weights (recurrent layers) or plain data movement (aliases) from the planner."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ Decomposition = Callable[..., Any]
 
 
 def decompositions(graph: Graph) -> dict[Any, Decomposition]:
-    """For each op of the graph that should be opened: how."""
-    nodes = {n.target: n for n in graph.nodes if n.op == "call_function" and not _writes(n.target)}
-    movers = _core_decompositions()
-    opened = {op: movers[op] for op, n in nodes.items() if op in movers and _only_moves(n)}
-    return opened | {op: _decomposition(op) for op in nodes if hides(op)}
+    """The ops of the graph that must be decomposed, each with its decomposition."""
+    nodes = {n.target: n for n in graph.nodes if n.op == "call_function" and not _mutates(n.target)}
+    core = _core_decompositions()
+    movers_used = {op: core[op] for op, n in nodes.items() if op in core and _only_moves(n)}
+    return movers_used | {op: _decomposition(op) for op in nodes if must_decompose(op)}
 
 
 def _only_moves(node: Node) -> bool:
-    """t, swapaxes, split, unbind, stack, roll …: spelled with the few movers of core ATen, each is one operation."""
+    """t, swapaxes, split, unbind, stack, roll …: decomposed into the core ATen movement ops, one form each."""
     return effect_of(node).kind is Kind.MOVES
 
 
-def _writes(op: Any) -> bool:
+def _mutates(op: Any) -> bool:
     schema = getattr(op, "_schema", None)
     return schema is not None and schema.is_mutable
 
@@ -35,13 +35,13 @@ def _core_decompositions() -> dict[Any, Decomposition]:
     return dict(torch._decomp.core_aten_decompositions().items())
 
 
-def hides(op: Any) -> bool:
-    """Recurrent layers take a list of weights, their cells `w_ih`; a convolution with padding in words hides a pad."""
+def must_decompose(op: Any) -> bool:
+    """Recurrent layers (a list of weights), their cells (`w_ih`), convolutions with string padding (a hidden pad)."""
     schema = getattr(op, "_schema", None)
     arguments = {a.name: str(a.type) for a in schema.arguments} if schema else {}
     return arguments.get("params") == "List[Tensor]" or "w_ih" in arguments or arguments.get("padding") == "str"
 
 
 def _decomposition(op: Any) -> Decomposition:
-    """torch's own; for composite ops the one that export keeps, since op.decompose would come back to itself there."""
+    """torch's decomposition. For composite ops that of export: op.decompose would call itself."""
     return torch._decomp.decomposition_table.get(op) or torch.export.default_decompositions()[op]

@@ -1,4 +1,4 @@
-"""Constants: folded where everything they depend on is known, and never shared between two readers."""
+"""Constant folding, and one constant node per use."""
 
 from __future__ import annotations
 
@@ -9,45 +9,45 @@ from torch.fx import GraphModule, Node
 
 from ingot.capture.op_semantics import Kind, effect_of
 from ingot.capture.op_semantics.weighted_ops import is_random
-from ingot.core.fx import add_constant, attribute, calls, constant_of, has_symbols, value_of
+from ingot.core.fx import add_constant, calls, constant_of, get_attribute, has_symbols, value_of
 
-# A constant that grows beyond this by being spelled out (an expanded mask, a broadcast table) stays an op.
-MOST_ELEMENTS = 1 << 24
+# Larger results (an expanded mask, a broadcast table) are not folded.
+MAX_ELEMENTS = 1 << 24
 
 
 def fold_constants(module: GraphModule) -> int:
-    """f(constants) -> constant. Factories, tied or parametrised weights, expanded tokens, masks, position tables."""
+    """f(constants) -> constant: factories, tied or parametrized weights, expanded tokens, masks, position tables."""
     known: dict[Node, Any] = {}
     for node in calls(module):
         if _foldable(node, known):
             known[node] = _evaluate(node, known)
-    kept = [n for n in known if isinstance(known[n], torch.Tensor) and any(u not in known for u in n.users)]
-    for node in kept:
+    folded = [n for n in known if isinstance(known[n], torch.Tensor) and any(u not in known for u in n.users)]
+    for node in folded:
         node.replace_all_uses_with(add_constant(module, known[node].contiguous(), node.name, node))
-    return len(kept)
+    return len(folded)
 
 
 def _foldable(node: Node, known: dict[Node, Any]) -> bool:
-    if node.target is torch.ops.aten.copy_.default or is_random(node) or _size(node) > MOST_ELEMENTS:
+    if node.target is torch.ops.aten.copy_.default or is_random(node) or _numel(node) > MAX_ELEMENTS:
         return False
-    given = all(n in known or constant_of(n) is not None for n in node.all_input_nodes)
-    return given or _ignores_operands(node)
+    known_operands = all(n in known or constant_of(n) is not None for n in node.all_input_nodes)
+    return known_operands or _ignores_operands(node)
 
 
 def _ignores_operands(node: Node) -> bool:
-    """full_like(x), new_zeros(x) …: the shape of x matters, its numbers do not."""
-    if len(node.all_input_nodes) != 1:  # such an op takes one tensor for its shape; others need no experiment
+    """full_like(x), new_zeros(x) …: only the shape of x is used."""
+    if len(node.all_input_nodes) != 1:  # only ops with one operand can qualify; do not probe others
         return False
     shape = getattr(value_of(node.all_input_nodes[0]), "shape", ("?",))
     return not has_symbols(shape) and effect_of(node, constant_of).kind is Kind.CREATES
 
 
-def _size(node: Node) -> int:
-    """Elements of the value, or too many to fold where that is not known (a symbolic shape, no fake value)."""
+def _numel(node: Node) -> int:
+    """Number of elements. Above MAX_ELEMENTS where it is unknown (symbolic shape, no fake value), so not folded."""
     val = value_of(node)
     tensors = [v for v in (val if isinstance(val, (tuple, list)) else [val]) if isinstance(v, torch.Tensor)]
     if any(not isinstance(d, int) for t in tensors for d in t.shape) or isinstance(val, (torch.SymInt, torch.SymBool)):
-        return MOST_ELEMENTS + 1
+        return MAX_ELEMENTS + 1
     return sum(t.numel() for t in tensors)
 
 
@@ -60,22 +60,22 @@ def _evaluate(node: Node, known: dict[Node, Any]) -> Any:
 
     with torch.no_grad():
         args, kwargs = torch.fx.map_arg(node.args, real), torch.fx.map_arg(node.kwargs, real)
-        made = node.target(*args, **kwargs)  # type: ignore[operator]
-    # Memory that nobody wrote holds whatever was there: as a constant it would set ranges, another one in each run.
-    return torch.zeros_like(made) if "empty" in str(node.target) else made
+        value = node.target(*args, **kwargs)  # type: ignore[operator]
+    # Uninitialized memory would differ between runs and affect ranges.
+    return torch.zeros_like(value) if "empty" in str(node.target) else value
 
 
 def one_constant_per_use(module: GraphModule) -> int:
-    """Two readers of one constant get a node and an attribute each; the storage stays shared."""
-    return sum(_split(module, node) for node in list(module.graph.nodes) if node.op == "get_attr")
+    """f(c), g(c) -> f(c1), g(c2): one node and one attribute per use. The memory stays shared."""
+    return sum(_copy_per_use(module, node) for node in list(module.graph.nodes) if node.op == "get_attr")
 
 
-def _split(module: GraphModule, node: Node) -> int:
+def _copy_per_use(module: GraphModule, node: Node) -> int:
     users = list(node.users)
     if len(users) < 2 or constant_of(node) is None:
         return 0
     for user in users[1:]:
-        copy = add_constant(module, attribute(module, str(node.target)), str(node.target), node)
+        copy = add_constant(module, get_attribute(module, str(node.target)), str(node.target), node)
         copy.meta["val"] = node.meta.get("val", copy.meta["val"])
         user.replace_input_with(node, copy)
     return len(users) - 1

@@ -1,4 +1,4 @@
-"""Movement in its plainest spelling, found by following numbered elements.
+"""Canonical data movement, derived by tracing numbered elements.
 
 f(x) -> reshape(x), reshape(x[a:b]), cat([x[c:], x[:c]])
 """
@@ -16,42 +16,42 @@ from ingot.capture.op_semantics import Kind, effect_of, operands
 from ingot.core.fx import call, calls, constant_of, has_symbols, is_float, replace, value_of
 
 aten = torch.ops.aten
-PLAIN = (aten.reshape.default, aten.slice.Tensor, aten.cat.default, aten.permute.default)  # plain already
-MOST_PIECES = 4  # a gather of more pieces than this is better left to a kernel that gathers
+CANONICAL_OPS = (aten.reshape.default, aten.slice.Tensor, aten.cat.default, aten.permute.default)
+MAX_SLICES = 4  # beyond this a gather kernel is better than a cat of slices
 
 
-def plain_movement(module: GraphModule) -> int:
-    """squeeze, flatten, select, split, unbind, roll …: where elements stay in order, or in a few runs, say so."""
-    return sum(_rewritten(node) for node in calls(module)) + _merge_reshapes(module)
+def canonicalize_movement(module: GraphModule) -> int:
+    """squeeze, flatten, select, split, unbind, roll … -> reshape, slice and a cat of at most MAX_SLICES slices."""
+    return sum(_rewrite(node) for node in calls(module)) + _merge_reshapes(module)
 
 
-def _rewritten(node: Node) -> bool:
-    if node.target in PLAIN or not is_float(node) or has_symbols(value_of(node).shape):
+def _rewrite(node: Node) -> bool:
+    if node.target in CANONICAL_OPS or not is_float(node) or has_symbols(value_of(node).shape):
         return False
-    x = _moved(node)
+    x = _moved_operand(node)
     if x is None:
         return False
-    new = _plain(node, x, _positions(node, x))
+    new = _canonical_form(node, x, _positions(node, x))
     if new is None:
         return False
     replace(node, new)
     return True
 
 
-def _moved(node: Node) -> Node | None:
-    """The one value whose elements the node moves, unmixed, by constants only; looks through a getitem."""
+def _moved_operand(node: Node) -> Node | None:
+    """The one operand whose elements the node moves, with no other values mixed in. Looks through a getitem."""
     op: Any = node.args[0] if node.target is operator.getitem else node
     moved = [n for n in operands(op) if constant_of(n) is None] if isinstance(op, Node) else []
     if len(moved) != 1 or op.op != "call_function" or not is_float(moved[0]):
         return None
     effect = effect_of(op, constant_of)
     plain = effect.kind is Kind.MOVES and not effect.constants and len(effect.carriers) == 1
-    same_type = value_of(moved[0]).dtype == value_of(node).dtype  # a cast keeps elements in order too
+    same_type = value_of(moved[0]).dtype == value_of(node).dtype  # a dtype conversion also keeps the order
     return moved[0] if plain and same_type and not has_symbols(value_of(moved[0]).shape) else None
 
 
 def _positions(node: Node, x: Node) -> torch.Tensor:
-    """Which element of x, counted in order, stands at each place of the output."""
+    """For each output position the index of the element of x, in row-major order."""
     shape = tuple(value_of(x).shape)
     numbered = torch.arange(value_of(x).numel(), dtype=torch.float64).reshape(shape)
     op: Any = node.args[0] if node.target is operator.getitem else node
@@ -61,30 +61,30 @@ def _positions(node: Node, x: Node) -> torch.Tensor:
     return out.reshape(-1).long()
 
 
-def _plain(node: Node, x: Node, positions: torch.Tensor) -> Node | None:
+def _canonical_form(node: Node, x: Node, positions: torch.Tensor) -> Node | None:
     shape, to = list(value_of(x).shape), list(value_of(node).shape)
-    everything = torch.arange(value_of(x).numel())
-    if torch.equal(positions, everything):
+    numbered_flat = torch.arange(value_of(x).numel())
+    if torch.equal(positions, numbered_flat):
         return call(node, aten.reshape.default, x, to)
-    cut = _cut(everything.reshape(shape), positions)
-    if cut is None:
-        return _rejoined(node, x, everything.reshape(shape), positions.reshape(to))
-    part = call(node, aten.slice.Tensor, x, *cut)
+    slice_args = _as_slice(numbered_flat.reshape(shape), positions)
+    if slice_args is None:
+        return _as_cat_of_slices(node, x, numbered_flat.reshape(shape), positions.reshape(to))
+    part = call(node, aten.slice.Tensor, x, *slice_args)
     return part if list(value_of(part).shape) == to else call(node, aten.reshape.default, part, to)
 
 
-def _rejoined(node: Node, x: Node, numbered: torch.Tensor, places: torch.Tensor) -> Node | None:
-    """A few runs along one dimension, in another order: a roll, an index_select with constant indices."""
-    for dim, index in _selections(numbered, places):
+def _as_cat_of_slices(node: Node, x: Node, numbered: torch.Tensor, positions: torch.Tensor) -> Node | None:
+    """cat of a few slices along one dimension: a roll, an index_select with constant indices."""
+    for dim, index in _selections(numbered, positions):
         runs = _runs(index)
-        if len(runs) <= MOST_PIECES:
+        if len(runs) <= MAX_SLICES:
             return call(node, aten.cat.default, [call(node, aten.slice.Tensor, x, dim, *run) for run in runs], dim)
     return None
 
 
-def selection(node: Node) -> tuple[Node, int, list[int]] | None:
-    """(x, dim, index) of an op that does what index_select does, whatever it is called: flip, roll, gather …"""
-    x = _moved(node) if is_float(node) and not has_symbols(value_of(node).shape) else None
+def as_index_select(node: Node) -> tuple[Node, int, list[int]] | None:
+    """(x, dim, index) of an op equivalent to index_select: flip, roll, gather …"""
+    x = _moved_operand(node) if is_float(node) and not has_symbols(value_of(node).shape) else None
     if x is None:
         return None
     numbered = torch.arange(value_of(x).numel()).reshape(tuple(value_of(x).shape))
@@ -92,24 +92,24 @@ def selection(node: Node) -> tuple[Node, int, list[int]] | None:
     return None if found is None else (x, *found)
 
 
-def _selections(numbered: torch.Tensor, places: torch.Tensor) -> Iterator[tuple[int, list[int]]]:
-    """The dimensions along which whole slices were taken, and which."""
-    if places.dim() != numbered.dim() or not places.numel():
+def _selections(numbered: torch.Tensor, positions: torch.Tensor) -> Iterator[tuple[int, list[int]]]:
+    """The dimensions along which whole slices were selected, with their indices."""
+    if positions.dim() != numbered.dim() or not positions.numel():
         return
     for dim, size in enumerate(numbered.shape):
-        index = _along(places, dim) // numbered.stride(dim) % size
-        if _is_selection(numbered, places, dim, index):
+        index = _first_of_each_slice(positions, dim) // numbered.stride(dim) % size
+        if _is_selection(numbered, positions, dim, index):
             yield dim, index.tolist()
 
 
-def _along(places: torch.Tensor, dim: int) -> torch.Tensor:
+def _first_of_each_slice(positions: torch.Tensor, dim: int) -> torch.Tensor:
     """The first element of each slice along dim."""
-    return places.transpose(0, dim).reshape(places.shape[dim], -1)[:, 0]
+    return positions.transpose(0, dim).reshape(positions.shape[dim], -1)[:, 0]
 
 
-def _is_selection(numbered: torch.Tensor, places: torch.Tensor, dim: int, index: torch.Tensor) -> bool:
+def _is_selection(numbered: torch.Tensor, positions: torch.Tensor, dim: int, index: torch.Tensor) -> bool:
     chosen = numbered.index_select(dim, index)
-    return chosen.shape == places.shape and torch.equal(chosen, places)
+    return chosen.shape == positions.shape and torch.equal(chosen, positions)
 
 
 def _runs(index: list[int]) -> list[tuple[int, int]]:
@@ -119,8 +119,8 @@ def _runs(index: list[int]) -> list[tuple[int, int]]:
     return [(index[a], index[b - 1] + 1) for a, b in zip(starts, ends, strict=True)]
 
 
-def _cut(numbered: torch.Tensor, positions: torch.Tensor) -> tuple[int, int, int] | None:
-    """(dim, start, end) if the positions are one piece along one dimension, in order."""
+def _as_slice(numbered: torch.Tensor, positions: torch.Tensor) -> tuple[int, int, int] | None:
+    """(dim, start, end) if the positions are one contiguous slice along one dimension."""
     for dim, size in enumerate(numbered.shape):
         length, rest = divmod(positions.numel() * size, numbered.numel())
         if rest or not 0 < length < size:
@@ -132,10 +132,10 @@ def _cut(numbered: torch.Tensor, positions: torch.Tensor) -> tuple[int, int, int
 
 
 def _merge_reshapes(module: GraphModule) -> int:
-    """reshape(reshape(x, a), b) -> reshape(x, b), or x where that is its shape"""
+    """reshape(reshape(x, a), b) -> reshape(x, b), or x if it has that shape"""
     merged = 0
     for node in calls(module):
-        if not (_is_reshape(node) and _is_reshape(node.args[0])):  # asked anew: the one before may just have vanished
+        if not (_is_reshape(node) and _is_reshape(node.args[0])):  # checked again: the inner one may have been erased
             continue
         merged += 1
         node.args = (node.args[0].args[0], *node.args[1:])  # type: ignore[union-attr]

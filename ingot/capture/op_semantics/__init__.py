@@ -1,4 +1,4 @@
-"""What an op does to numbers, found by running it."""
+"""What an op does to the values of its operands, found by probing: running it on tagged values."""
 
 from ingot.capture.op_semantics.effect import Effect, Kind, operands
 from ingot.capture.op_semantics.probe import effect_of

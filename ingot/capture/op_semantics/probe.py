@@ -1,4 +1,4 @@
-"""Find out by experiment what an op does to numbers: run it on numbers that can be recognised, and look."""
+"""Classify an op by probing: run it on tagged values and trace where the output elements come from."""
 
 from __future__ import annotations
 
@@ -14,45 +14,47 @@ from torch.fx.node import map_aggregate
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
-from ingot.capture.op_semantics.affine import blends, hold
+from ingot.capture.op_semantics.affine import find_affine, fixed_inputs
 from ingot.capture.op_semantics.effect import Effect, Kind, computes, creates, operands
-from ingot.capture.op_semantics.harness import Constant, Setup, Trial, TrialBuilder
-from ingot.capture.op_semantics.overrides import row_of
-from ingot.capture.op_semantics.provenance import Finding, look
-from ingot.capture.op_semantics.sizes import BIG, shape_of, symbolic_shape
-from ingot.capture.op_semantics.tagged_values import Unfit
+from ingot.capture.op_semantics.harness import ConstantLookup, Probe, ProbeBuilder, ProbeConfig
+from ingot.capture.op_semantics.overrides import override_of
+from ingot.capture.op_semantics.provenance import ProbeResult, trace_provenance
+from ingot.capture.op_semantics.sizes import BIG_NUMEL, shape_of, symbolic_shape
+from ingot.capture.op_semantics.tagged_values import ProbeError
 
 REASONS = {
     Kind.MOVES: "every output element is an input element at a position that does not depend on the values",
-    Kind.SELECTS: "every output element is an input element, chosen by looking at the values",
-    Kind.BLENDS: "f(a·x + b) = a·f(x) + b held for every a > 0 and b tried",
+    Kind.SELECTS: "every output element is an input element, selected by value",
+    Kind.BLENDS: "f(a·x + b) = a·f(x) + b for every tested a > 0 and b",
     Kind.CREATES: "the output does not depend on the values of the operands",
-    Kind.COMPUTES: "output elements are not input elements, and f(a·x + b) is not a·f(x) + b",
+    Kind.COMPUTES: "output elements are not input elements, and f(a·x + b) differs from a·f(x) + b",
 }
-ZEROS = "an average of input elements and of padded zeros: linear, with weights that sum to one but for the zeros"
-IDENTITY = "the output is the operand, element for element"
+PADDED_AVERAGE = (
+    "an average of input elements and padded zeros: linear, and the weights sum to one except where zeros enter"
+)
+IDENTITY = "the output equals the operand elementwise"
 _cache: dict[Any, Effect] = {}
 
 
-def effect_of(node: torch.fx.Node, constant: Constant = lambda n: None) -> Effect:
-    """What the op of a call_function node does to the numbers of its operands. Runs it, once per structure."""
-    key = _key(node, constant)
+def effect_of(node: torch.fx.Node, constant: ConstantLookup = lambda n: None) -> Effect:
+    """What the op of a call_function node does to its operands. Probed once per op, arguments and shapes."""
+    key = _structure_key(node, constant)
     if key not in _cache:
-        _cache[key] = row_of(node.target) or _without_running(node) or _experiment(node, constant)
+        _cache[key] = override_of(node.target) or _without_running(node) or _probe_op(node, constant)
     return _cache[key]
 
 
 def _without_running(node: torch.fx.Node) -> Effect | None:
     if not _operand_tensors(node):
-        return creates("it has no tensor operand")
+        return creates("the op has no tensor operand")
     if "val" in node.meta and not any(t.dtype.is_floating_point for t in _tensors(node)):
-        return computes("it makes no float tensor, so nothing of it is quantized")
+        return computes("the op returns no float tensor, so its result is not quantized")
     return None
 
 
-def _experiment(node: torch.fx.Node, constant: Constant) -> Effect:
+def _probe_op(node: torch.fx.Node, constant: ConstantLookup) -> Effect:
     error = ""
-    for setup in _setups(node):
+    for config in _configs(node):
         try:
             with (
                 warnings.catch_warnings(),
@@ -62,15 +64,15 @@ def _experiment(node: torch.fx.Node, constant: Constant) -> Effect:
                 _disable_current_modes(),
             ):
                 warnings.simplefilter("ignore")
-                return _under(node, setup, constant)
-        except Exception as e:  # whatever a kernel may raise; the next setup may suit it
+                return _probe_with(node, config, constant)
+        except Exception as e:  # a kernel may raise anything; try the next configuration
             error = error or f"{type(e).__name__}: {str(e).strip().splitlines()[0] if str(e).strip() else ''}"
-    return computes(f"the experiment could not be run ({error})")
+    return computes(f"the op could not be probed ({error})")
 
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """The tensors are tiny: on a busy machine several threads would only wait for one another."""
+    """The tensors are tiny. On a busy machine several threads only wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -79,89 +81,89 @@ def _one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _setups(node: torch.fx.Node) -> Iterator[Setup]:
-    """Ways to run a node, the most telling first: wide floats, random integers; small if the operands are big."""
-    if sum(math.prod(shape_of(t)) for t in _operand_tensors(node)) > BIG:
-        yield Setup(torch.float64, "random", 0, shrunk=True)
-        yield Setup(torch.float64, "small", 0, shrunk=True)
+def _configs(node: torch.fx.Node) -> Iterator[ProbeConfig]:
+    """Configurations, best first: float64 and random integers; reduced sizes if the operands are big."""
+    if sum(math.prod(shape_of(t)) for t in _operand_tensors(node)) > BIG_NUMEL:
+        yield ProbeConfig(torch.float64, "random", 0, shrunk=True)
+        yield ProbeConfig(torch.float64, "small", 0, shrunk=True)
     for dtype in (torch.float64, torch.float32, None):
         for integers in ("random", "small", "zeros"):
-            yield Setup(dtype, integers, 0, shrunk=False)
-    yield Setup(None, "zeros", 0, shrunk=False, real_floats=True)
+            yield ProbeConfig(dtype, integers, 0, shrunk=False)
+    yield ProbeConfig(None, "zeros", 0, shrunk=False, real_floats=True)
 
 
-def _under(node: torch.fx.Node, setup: Setup, constant: Constant) -> Effect:
-    """The verdict under two sets of integers and masks (an unlucky mask may hide one branch of a where)."""
-    trial = TrialBuilder(node, setup, constant).build()
-    finding = judge(trial)
-    other = Setup(setup.dtype, setup.integers, 1, setup.shrunk, setup.real_floats)
-    if _has_free_integers(node, constant, setup):
-        finding = _both(finding, judge(TrialBuilder(node, other, constant).build()), _only_masks(node))
-    if setup.shrunk and finding.kind is Kind.CREATES:
-        raise Unfit("small shapes may have cut the operand away")
-    return _effect(node, trial, finding)
+def _probe_with(node: torch.fx.Node, config: ProbeConfig, constant: ConstantLookup) -> Effect:
+    """Probe with two sets of integers and masks: a single mask may hide one branch of a where."""
+    probe = ProbeBuilder(node, config, constant).build()
+    result = _classify(probe)
+    other = ProbeConfig(config.dtype, config.integers, 1, config.shrunk, config.real_floats)
+    if _has_free_integers(node, constant, config):
+        result = _combine(result, _classify(ProbeBuilder(node, other, constant).build()), _only_masks(node))
+    if config.shrunk and result.kind is Kind.CREATES:
+        raise ProbeError("with reduced shapes the operand may not reach the output")
+    return _effect(node, probe, result)
 
 
-def judge(trial: Trial) -> Finding:
-    """Look the output up in the inputs; if that fails, see whether the op commutes with affine maps."""
-    held = hold(trial)
-    once, twice = trial.run(held), trial.run(held)
+def _classify(probe: Probe) -> ProbeResult:
+    """Trace the output elements to the inputs. If that fails, test whether the op commutes with affine maps."""
+    fixed = fixed_inputs(probe)
+    once, twice = probe.run(fixed), probe.run(fixed)
     if once.numel() == 0:
-        raise Unfit("its output has no elements")
+        raise ProbeError("the output is empty")
     if not torch.allclose(once, twice, rtol=1e-4, equal_nan=True):
-        return Finding(Kind.COMPUTES, note="random: two runs on the same operands differ")
-    if not trial.slots:
-        return Finding(Kind.CREATES, output=once)
-    seen = look(trial, trial.slots, held)
-    if seen and seen.slots and len(seen.slots) < len(trial.slots) and seen.kind is Kind.SELECTS:
-        # chosen by another operand (the grid of a nearest sampler)? Hold that one, as an index is held
-        seen = look(trial, [trial.slots[i] for i in seen.slots], held) or seen
-    return seen or blends(trial, held) or Finding(Kind.COMPUTES)
+        return ProbeResult(Kind.COMPUTES, note="random: two runs on the same operands differ")
+    if not probe.float_args:
+        return ProbeResult(Kind.CREATES, output=once)
+    result = trace_provenance(probe, probe.float_args, fixed)
+    if result and result.kind is Kind.SELECTS and 0 < len(result.float_args) < len(probe.float_args):
+        # Selected by another operand (the grid of a nearest sampler)? Keep that one fixed, like an index.
+        result = trace_provenance(probe, [probe.float_args[i] for i in result.float_args], fixed) or result
+    return result or find_affine(probe, fixed) or ProbeResult(Kind.COMPUTES)
 
 
-def _both(a: Finding, b: Finding, only_masks: bool) -> Finding:
-    """What holds under either set of integers."""
+def _combine(a: ProbeResult, b: ProbeResult, only_masks: bool) -> ProbeResult:
+    """What holds for both sets of integers."""
     kinds = {a.kind, b.kind}
     if Kind.COMPUTES in kinds:
         return a if a.kind is Kind.COMPUTES else b
     if kinds == {Kind.CREATES}:
         same = a.output is not None and b.output is not None and torch.equal(a.output, b.output)
-        return a if same else Finding(Kind.COMPUTES, note="its numbers are made from integers")
+        return a if same else ProbeResult(Kind.COMPUTES, note="the output is computed from integers")
     if Kind.CREATES in kinds:
-        return _with_branch(a, b) if only_masks else Finding(Kind.COMPUTES)
+        return _with_constant_branch(a, b) if only_masks else ProbeResult(Kind.COMPUTES)
     kind = next(k for k in (Kind.BLENDS, Kind.SELECTS, Kind.MOVES) if k in kinds)
-    slots, constants = {*a.slots, *b.slots}, {*a.constants, *b.constants}
-    same_one = a.identity and b.identity and a.slots == b.slots
-    return Finding(kind, tuple(sorted(slots)), tuple(sorted(constants)), same_one)
+    float_args, constants = {*a.float_args, *b.float_args}, {*a.constants, *b.constants}
+    identity = a.identity and b.identity and a.float_args == b.float_args
+    return ProbeResult(kind, tuple(sorted(float_args)), tuple(sorted(constants)), identity)
 
 
-def _with_branch(a: Finding, b: Finding) -> Finding:
-    """One mask let only the constant branch through: the other finding, with that branch's values."""
-    made, other = (a, b) if a.kind is Kind.CREATES else (b, a)
-    values = set() if made.output is None else set(made.output.unique().tolist())
+def _with_constant_branch(a: ProbeResult, b: ProbeResult) -> ProbeResult:
+    """One mask selected the constant branch only: the other result, with the value of that branch."""
+    constant_branch, other = (a, b) if a.kind is Kind.CREATES else (b, a)
+    values = set() if constant_branch.output is None else set(constant_branch.output.unique().tolist())
     if len(values) > 1:
-        return Finding(Kind.COMPUTES)
-    return Finding(other.kind, other.slots, tuple(sorted({*other.constants, *values})))
+        return ProbeResult(Kind.COMPUTES)
+    return ProbeResult(other.kind, other.float_args, tuple(sorted({*other.constants, *values})))
 
 
-def _effect(node: torch.fx.Node, trial: Trial, finding: Finding) -> Effect:
-    carriers = tuple(dict.fromkeys(trial.slots[i].operand for i in finding.slots))
-    identity = finding.identity and len(carriers) == 1 and _same_value(operands(node)[carriers[0]], node)
-    reason = IDENTITY if identity else _reason(finding, len(trial.slots))
-    return Effect(finding.kind, carriers, finding.constants, identity, reason)
+def _effect(node: torch.fx.Node, probe: Probe, result: ProbeResult) -> Effect:
+    carriers = tuple(dict.fromkeys(probe.float_args[i].operand for i in result.float_args))
+    identity = result.identity and len(carriers) == 1 and _same_value(operands(node)[carriers[0]], node)
+    reason = IDENTITY if identity else _reason(result, len(probe.float_args))
+    return Effect(result.kind, carriers, result.constants, identity, reason)
 
 
-def _reason(finding: Finding, slots: int) -> str:
-    reason = finding.note or REASONS[finding.kind]
-    if finding.constants:
-        constants = ", ".join(f"{c:g}" for c in finding.constants)
-        reason = ZEROS if finding.kind is Kind.BLENDS else f"{reason}, or one of the constants {constants}"
-    alone = finding.kind is Kind.BLENDS and len(finding.slots) < slots
-    return f"{reason}, in the carriers while the other operands were held" if alone else reason
+def _reason(result: ProbeResult, count: int) -> str:
+    reason = result.note or REASONS[result.kind]
+    if result.constants:
+        constants = ", ".join(f"{c:g}" for c in result.constants)
+        reason = PADDED_AVERAGE if result.kind is Kind.BLENDS else f"{reason}, or one of the constants {constants}"
+    partial = result.kind is Kind.BLENDS and len(result.float_args) < count
+    return f"{reason}, for the carriers while the other operands are fixed" if partial else reason
 
 
 def _same_value(operand: torch.fx.Node, node: torch.fx.Node) -> bool:
-    """Same shape for every value of the symbols, same dtype, and no writing on the operand."""
+    """Same dtype, same symbolic shape, and the op does not mutate the operand."""
     a, b = operand.meta.get("val"), node.meta.get("val")
     if not isinstance(a, torch.Tensor) or not isinstance(b, torch.Tensor) or _mutates(node.target):
         return False
@@ -181,10 +183,10 @@ def _operand_tensors(node: torch.fx.Node) -> list[torch.Tensor]:
     return [t for n in operands(node) for t in _tensors(n)]
 
 
-def _has_free_integers(node: torch.fx.Node, constant: Constant, setup: Setup) -> bool:
-    if setup.integers == "zeros":
+def _has_free_integers(node: torch.fx.Node, constant: ConstantLookup, config: ProbeConfig) -> bool:
+    if config.integers == "zeros":
         return False
-    known = {n for n in operands(node) if not setup.shrunk and constant(n) is not None}
+    known = {n for n in operands(node) if not config.shrunk and constant(n) is not None}
     return any(not t.dtype.is_floating_point for n in operands(node) if n not in known for t in _tensors(n))
 
 
@@ -192,22 +194,22 @@ def _only_masks(node: torch.fx.Node) -> bool:
     return all(t.dtype == torch.bool for t in _operand_tensors(node) if not t.dtype.is_floating_point)
 
 
-def _key(node: torch.fx.Node, constant: Constant) -> Any:
-    arguments = map_aggregate((node.args, node.kwargs), lambda a: _described(a, constant))
+def _structure_key(node: torch.fx.Node, constant: ConstantLookup) -> Any:
+    arguments = map_aggregate((node.args, node.kwargs), lambda a: _argument_key(a, constant))
     outputs = [(symbolic_shape(t), t.dtype) for t in _tensors(node)]
     return (node.target, repr((arguments, outputs, type(node.meta.get("val")))))
 
 
-def _described(argument: Any, constant: Constant) -> Any:
+def _argument_key(argument: Any, constant: ConstantLookup) -> Any:
     if not isinstance(argument, torch.fx.Node):
         return argument
     shapes = [(symbolic_shape(t), shape_of(t), t.dtype) for t in _tensors(argument)]
     plain = argument.meta.get("val")
-    return ("operand", shapes, None if shapes else str(plain), _digest(argument, constant))
+    return ("operand", shapes, None if shapes else str(plain), _constant_digest(argument, constant))
 
 
-def _digest(node: torch.fx.Node, constant: Constant) -> str | None:
-    """Constant integers decide what an index op does; floats are drawn afresh, so they do not count."""
+def _constant_digest(node: torch.fx.Node, constant: ConstantLookup) -> str | None:
+    """Constant integers determine what an index op does. Floats are drawn at random and are not hashed."""
     if not any(not t.dtype.is_floating_point for t in _tensors(node)):
         return None
     known = constant(node)

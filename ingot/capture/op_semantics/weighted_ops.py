@@ -1,4 +1,4 @@
-"""Which ops multiply by a weight, and along which axis of it the output channels run: read off the op's own schema."""
+"""Ops with a weight operand, and the output-channel axis of that weight, derived from the op schema."""
 
 from __future__ import annotations
 
@@ -9,20 +9,21 @@ from torch.fx import Node
 
 
 def is_random(node: Node) -> bool:
-    """The op draws from a random generator (torch tags it so)."""
+    """The op draws random numbers (tag nondeterministic_seeded)."""
     return torch.Tag.nondeterministic_seeded in getattr(node.target, "tags", ())
 
 
 def weight_axis(node: Node) -> int | None:
-    """The axis of output channels in the weight of f(input, weight, bias, …); None for every other op."""
+    """Axis of output channels in the weight of f(input, weight, bias, …). None for other ops."""
     names = _argument_names(node.target)
-    # A norm has the same first three names, but its weight is a factor per channel and not a matrix.
+    # Norms have the same first three names, but their weight is one factor per channel.
     if names[:3] != ["input", "weight", "bias"] or "running_mean" in names:
         return None
     return 1 if _is_transposed(node, names) else 0
 
 
 def groups_of(node: Node) -> int:
+    """The `groups` argument of a convolution, 1 by default."""
     return int(_argument(node, "groups", 1))
 
 
@@ -32,11 +33,12 @@ def _argument_names(target: Any) -> list[str]:
 
 
 def _is_transposed(node: Node, names: list[str]) -> bool:
-    """Only a transposed convolution pads its output; the general `convolution` says so with a flag."""
+    """Only a transposed convolution has output_padding; the general `convolution` has a flag."""
     return bool(_argument(node, "transposed", "output_padding" in names))
 
 
 def _argument(node: Node, name: str, otherwise: Any) -> Any:
+    """The value of a schema argument: given, or its default."""
     names = _argument_names(node.target)
     if name not in names:
         return otherwise

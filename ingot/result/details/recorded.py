@@ -18,7 +18,7 @@ def stats_of(ranges: Ranges | None) -> dict[str, Stats]:
     """With the values that only rewriting made."""
     if ranges is None:
         return {}
-    return {**{n: s for more in ranges.again.values() for n, s in more.values.items()}, **ranges.values}
+    return {**{n: s for more in ranges.rewritten.values() for n, s in more.values.items()}, **ranges.values}
 
 
 def spread_of(stats: Stats, storage: QParams | None) -> Spread:
@@ -36,7 +36,7 @@ def _even(stats: Stats, low: float, high: float) -> tuple[float, ...]:
 
 
 def recorded_of(ranges: Ranges) -> Recorded:
-    lacking = {kind: names for kind, names in _lacking(stats_of(ranges), ranges.steady).items() if names}
+    lacking = {kind: names for kind, names in _lacking(stats_of(ranges), ranges.constant_inputs).items() if names}
     return Recorded(ranges.batches, ranges.samples, len(ranges.values), ranges.notes, lacking)
 
 

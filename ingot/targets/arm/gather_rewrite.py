@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.capture.canonicalize.data_movement import PLAIN, selection
+from ingot.capture.canonicalize.data_movement import CANONICAL_OPS, as_index_select
 from ingot.core.fx import add_constant, call, calls, replace, source_of, value_name, value_of
 from ingot.targets.arm.ability import ability
 from ingot.targets.arm.device import Device
@@ -27,8 +27,8 @@ class Selections:
 
     def apply(self, module: GraphModule) -> list[str]:
         places = []
-        for node in [n for n in calls(module) if n.target not in PLAIN]:
-            found = selection(node)
+        for node in [n for n in calls(module) if n.target not in CANONICAL_OPS]:
+            found = as_index_select(node)
             if found is not None and not ability(self.device, node).runs:
                 places.append(f"{node.name} ({source_of(node)})")
                 _rewrite(module, node, *found)

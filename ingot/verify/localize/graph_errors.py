@@ -8,7 +8,7 @@ import torch
 from torch.fx import GraphModule, Interpreter, Node
 
 from ingot.capture.export import Program, restore_state
-from ingot.core.fx import as_it_was, is_float, source_of
+from ingot.core.fx import is_float, source_of, undo_transform
 from ingot.verify.metrics import sqnr
 
 # What int8 leaves of a clean signal: the level of exact inputs, or the first rounding would always be blamed.
@@ -56,7 +56,7 @@ def _values(
         def run_node(self, n: Node) -> object:
             out = super().run_node(n)
             if n.op == "call_function" and isinstance(out, torch.Tensor) and out.dtype.is_floating_point:
-                name, value = as_it_was(_stored_value(n), out.detach())
+                name, value = undo_transform(_stored_value(n), out.detach())
                 if only is None or name in only:
                     found[name] = value.clone()
             return out

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.core.fx import calls, copied, is_call, is_float, output_nodes
+from ingot.core.fx import calls, copy_graph_module, is_call, is_float, output_nodes
 from ingot.lower.edge import MAIN, lower_graph
 from ingot.plan.model import Plan, QParams
 from ingot.quantize.audit import roundings
@@ -93,7 +93,7 @@ def _tapped(evidence: Evidence, chosen: dict[str, Node]) -> Evidence:
 
 
 def _returning(module: GraphModule, names: Sequence[str]) -> GraphModule:
-    work = copied(module)
+    work = copy_graph_module(module)
     by_name = {n.name: n for n in work.graph.nodes}
     last: Any = by_name[OUTPUT]
     last.args = ((*last.args[0], *(by_name[n] for n in names)),)

@@ -8,7 +8,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.core.fx import output_nodes
-from ingot.core.subgraph import extracted, inputs_of
+from ingot.core.subgraph import extract_subgraph, subgraph_inputs
 from ingot.plan.model import QParams
 from ingot.quantize.io import encode
 from ingot.verify.check import run_exactly
@@ -55,7 +55,7 @@ def first_wrong(search: Search) -> tuple[str, Alone]:
 def alone(search: Search, name: str) -> Alone:
     """One value, from the nearest before it that were seen."""
     points = {_point(search, n): n for n in search.before(name)}
-    part = extracted(search.evidence.quantized, points, [_end(search, name)])
+    part = extract_subgraph(search.evidence.quantized, points, [_end(search, name)])
     wanted = run_exactly(part, _fed(search, part, points), search.evidence.target)
     sides = [w[0] for w in wanted], search.seen[name].made[: len(wanted)]
     flat = [torch.cat([t.double().reshape(-1) for t in side]) for side in sides]
@@ -88,7 +88,7 @@ def _point(search: Search, name: str) -> Node:
 def _fed(search: Search, part: GraphModule, points: dict[Node, str]) -> list[tuple[torch.Tensor, ...]]:
     whole = search.evidence.quantized
     places = {n: i for i, n in enumerate(n for n in whole.graph.nodes if n.op == "placeholder")}
-    reads = inputs_of(whole, part)
+    reads = subgraph_inputs(whole, part)
 
     def value(node: Node, i: int) -> torch.Tensor:
         if node not in points:

@@ -11,7 +11,7 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from ingot.capture.export import Program, restore_state
 from ingot.core.fx import calls, value_of
-from ingot.core.subgraph import extracted, inputs_of
+from ingot.core.subgraph import extract_subgraph, subgraph_inputs
 
 Batch = tuple[Any, ...]
 Unit = tuple[Node, ...]  # an op, with what is taken from its tuple
@@ -51,8 +51,8 @@ def case_of(program: Program, units: Sequence[Unit], whole: Case) -> Case:
     kept = {n for unit in units for n in unit}
     given = {n for k in kept for n in k.all_input_nodes if n not in kept and n.op != "get_attr"}
     wanted = [n for unit in units for n in unit if isinstance(value_of(n), torch.Tensor) and not kept & n.users.keys()]
-    part = extracted(program.module, given, wanted)
-    reads = inputs_of(program.module, part)
+    part = extract_subgraph(program.module, given, wanted)
+    reads = subgraph_inputs(program.module, part)
     batches = _without_numbers(part, [_values(program, reads, batch) for batch in whole.batches])
     name_inputs(part)
     return Case(part, batches, whole.target, whole.recipe)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ingot.core.fx import attribute
+from ingot.core.fx import get_attribute
 from ingot.verify.minify.case import INPUTS, Case
 
 FEW = 16  # numbers that are written out
@@ -30,7 +30,7 @@ def data_of(case: Case) -> dict[str, Any]:
 
 def constants(case: Case) -> dict[str, torch.Tensor]:
     nodes = [n for n in case.module.graph.nodes if n.op == "get_attr"]
-    return {str(n.target): attribute(case.module, str(n.target)).detach() for n in nodes}
+    return {str(n.target): get_attribute(case.module, str(n.target)).detach() for n in nodes}
 
 
 def file_of(case: Case, title: str, setup: str, told: str) -> str:

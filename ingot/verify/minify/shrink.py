@@ -9,7 +9,7 @@ from functools import partial
 import torch
 from torch.fx import Graph, Node
 
-from ingot.core.fx import copied, output_nodes, value_of
+from ingot.core.fx import copy_graph_module, output_nodes, value_of
 from ingot.verify.minify.case import INPUTS, Batch, Case, name_inputs, units_of
 from ingot.verify.minify.codegen import constants
 
@@ -70,7 +70,7 @@ def _bypass(op: str, read: str, graph: Graph) -> bool:
 
 def _edited(case: Case, edit: Callable[[Graph], bool]) -> Case | None:
     """The edited graph, without what nothing reads any more."""
-    module = copied(case.module)
+    module = copy_graph_module(case.module)
     if not edit(module.graph):
         return None
     for node in [n for n in reversed(module.graph.nodes) if n.op not in ("placeholder", "output")]:

@@ -1,4 +1,4 @@
-"""Objects in the user's own code by name, `net.py:build` or `package.module:build`; what it raises, with its line."""
+"""Objects in the user's code by name: `net.py:build` or `package.module:build`. Errors report the user's own line."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from ingot.data.fit import kind
+from ingot.data.checks import type_name
 from ingot.errors import IngotError, InputError, first_sentence, nearest
 
-# Whose lines are not the user's: Python's, installed packages', ours.
-FOREIGN = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(Path(__file__).parents[1]), "<")
+# Not user code: the standard library, installed packages, Ingot.
+NOT_USER_CODE = (sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), str(Path(__file__).parents[1]), "<")
 
 
-def resolve(spec: str, wanted: Callable[[Any], bool]) -> tuple[Any, str]:
-    """The object that `spec` names, and where it was found."""
+def resolve_object(spec: str, wanted: Callable[[Any], bool]) -> tuple[Any, str]:
+    """The object that `spec` names, and its source location."""
     source, _, name = spec.rpartition(":")
     if not source or not name:
         hint = "write file.py:name, package.module:name or file.pt2"
-        raise InputError(f"'{spec}' names no object", why="a name after a colon is missing", hint=hint)
+        raise InputError(f"'{spec}' does not name an object", why="the name after the colon is missing", hint=hint)
     module = _load_file(Path(source)) if source.endswith(".py") else _load_module(source)
     if not hasattr(module, name):
-        hint = nearest(name, _names(module, wanted) or ["build"])
+        hint = nearest(name, _candidates(module, wanted) or ["build"])
         raise InputError(f"{source} has no '{name}'", where=module.__file__, hint=hint)
-    thing = getattr(module, name)
-    if not wanted(thing):
-        why = f"it is {kind(thing)}"
+    obj = getattr(module, name)
+    if not wanted(obj):
+        why = f"it is {type_name(obj)}"
         raise InputError(f"{spec} cannot be used here", where=module.__file__, why=why, hint="name a function")
-    return thing, _place(thing, module)
+    return obj, _source_location(obj, module)
 
 
-def call(function: Callable[[], Any], spec: str, where: str) -> Any:
-    """Call the user's function; what it raises is told with the user's own line."""
+def call_user_function(function: Callable[[], Any], spec: str, where: str) -> Any:
+    """Call the user's function. An exception becomes an InputError with the user's line."""
     try:
         inspect.signature(function).bind()
     except TypeError as e:
@@ -53,37 +53,39 @@ def call(function: Callable[[], Any], spec: str, where: str) -> Any:
 
 
 def user_error(what: str, error: BaseException, default: str) -> InputError:
+    """An InputError for an exception in the user's code."""
     where, why = _user_line(error) or default, f"{type(error).__name__}: {first_sentence(error)}"
-    return InputError(what, where=where, why=why, hint="it fails without Ingot too: run it alone")
+    return InputError(what, where=where, why=why, hint="the error is in this code: run it without Ingot")
 
 
-def must_exist(path: Path) -> None:
+def check_file_exists(path: Path) -> None:
+    """Raise InputError with the most similar file name."""
     if path.is_file():
         return
-    near = [p.name for p in path.parent.glob(f"*{path.suffix}")]
-    hint = nearest(path.name, near) if near else f"is the path right? it was looked for from {Path.cwd()}"
+    similar = [p.name for p in path.parent.glob(f"*{path.suffix}")]
+    hint = nearest(path.name, similar) if similar else f"check the path; the current folder is {Path.cwd()}"
     raise InputError(f"no file {path}", hint=hint)
 
 
-def _names(module: ModuleType, wanted: Callable[[Any], bool]) -> list[str]:
-    """What the user may have meant: first what the file itself defines, else anything that would do."""
+def _candidates(module: ModuleType, wanted: Callable[[Any], bool]) -> list[str]:
+    """Possible names: first those that the file itself defines, else all that `wanted` accepts."""
     public = {n: v for n, v in vars(module).items() if not n.startswith("_") and wanted(v)}
-    own = [n for n, v in public.items() if getattr(v, "__module__", None) == module.__name__]
-    return own or list(public)
+    user_frames = [n for n, v in public.items() if getattr(v, "__module__", None) == module.__name__]
+    return user_frames or list(public)
 
 
 def _load_file(path: Path) -> ModuleType:
-    """Import a file once, with its own folder importable as if it were run as a script."""
-    must_exist(path)
+    """Import a file once. Its folder is importable, as if the file were run as a script."""
+    check_file_exists(path)
     path = path.resolve()
     name = f"{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
     if name in sys.modules:
         return sys.modules[name]
-    _importable(path.parent)
-    found: Any = importlib.util.spec_from_file_location(name, path)
-    sys.modules[name] = module = importlib.util.module_from_spec(found)
+    _add_to_sys_path(path.parent)
+    module_spec: Any = importlib.util.spec_from_file_location(name, path)
+    sys.modules[name] = module = importlib.util.module_from_spec(module_spec)
     try:
-        found.loader.exec_module(module)
+        module_spec.loader.exec_module(module)
     except (Exception, SystemExit) as e:
         del sys.modules[name]
         raise user_error(f"{path.name} could not be imported", e, str(path)) from e
@@ -91,7 +93,7 @@ def _load_file(path: Path) -> ModuleType:
 
 
 def _load_module(name: str) -> ModuleType:
-    _importable(Path.cwd())
+    _add_to_sys_path(Path.cwd())
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as e:
@@ -101,21 +103,21 @@ def _load_module(name: str) -> ModuleType:
         raise user_error(f"{name} could not be imported", e, name) from e
 
 
-def _importable(folder: Path) -> None:
+def _add_to_sys_path(folder: Path) -> None:
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
 
 
 def _user_line(error: BaseException) -> str | None:
-    """The deepest line of the traceback that the user wrote."""
+    """The innermost user line of the traceback."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}"
-    own = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(FOREIGN)]
-    return f"{own[-1].filename}:{own[-1].lineno}" if own else None
+    user_frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(NOT_USER_CODE)]
+    return f"{user_frames[-1].filename}:{user_frames[-1].lineno}" if user_frames else None
 
 
-def _place(thing: Any, module: ModuleType) -> str:
+def _source_location(obj: Any, module: ModuleType) -> str:
     try:
-        return f"{inspect.getsourcefile(thing)}:{inspect.getsourcelines(thing)[1]}"
-    except (TypeError, OSError):  # a ready object has no source
+        return f"{inspect.getsourcefile(obj)}:{inspect.getsourcelines(obj)[1]}"
+    except (TypeError, OSError):  # an instance has no source
         return str(module.__file__)
