@@ -28,9 +28,9 @@ from ingot.result.casting import Casting
 from ingot.rewrite.apply import rewrite_for
 from ingot.targets.registry import Availability, available_targets, find_target
 from ingot.verify.localize.finding import Finding
-from ingot.weight_only.cast import cast_weights
-from ingot.weight_only.dtypes import in_float32, widened
-from ingot.weight_only.options import settled, weights_from
+from ingot.weight_only.cast_weights import cast_weights
+from ingot.weight_only.dtypes import inputs_to_float32, model_to_float32
+from ingot.weight_only.options import resolve_for_target, weights_from
 
 Batch = tuple[torch.Tensor, ...]
 
@@ -54,11 +54,11 @@ def cast(
     for name in names:
         found = find_target(name, settings.options, settings.beside)
         if weights is not None:
-            settled(weights_from(weights), found)
+            resolve_for_target(weights_from(weights), found)
     kept: list[Batch] = []
     if weights is not None:
-        program = _in_float32(model, example_inputs, dynamic_shapes, steps)
-        batches = [program.flatten(widened(b)) for b in calibration or ()]
+        program = _capture_in_float32(model, example_inputs, dynamic_shapes, steps)
+        batches = [program.flatten(inputs_to_float32(b)) for b in calibration or ()]
         made = {n: cast_weights(program, n, weights, batches, settings, steps.fork(), on_mismatch) for n in names}
         return made[names[0]] if isinstance(target, str) else made
     with steps("capture"):
@@ -69,10 +69,10 @@ def cast(
     return made[names[0]] if isinstance(target, str) else made
 
 
-def _in_float32(model: Any, example_inputs: Any, dynamic_shapes: Any, steps: Steps) -> Program:
+def _capture_in_float32(model: Any, example_inputs: Any, dynamic_shapes: Any, steps: Steps) -> Program:
     with steps("capture"):
-        computed, note = in_float32(model)
-        program = capture(computed, widened(example_inputs), dynamic_shapes=dynamic_shapes)
+        computed, note = model_to_float32(model)
+        program = capture(computed, inputs_to_float32(example_inputs), dynamic_shapes=dynamic_shapes)
     return replace(program, notes=(*program.notes, *([note] if note else ())))
 
 

@@ -14,9 +14,9 @@ from ingot.cli.files import check_folder, read_bytes, write_folders
 from ingot.cli.output import OK, WRONG, Answer, watched
 from ingot.core.progress import Progress, Steps
 from ingot.errors import InputError
-from ingot.llm import checkpoint
-from ingot.llm import generation as text
-from ingot.llm import pipeline as road
+from ingot.llm import generation
+from ingot.llm.checkpoint import load_checkpoint
+from ingot.llm.pipeline import cast_decoder
 from ingot.result.casting import Casting
 from ingot.result.report.text import as_data, summary
 
@@ -31,12 +31,12 @@ def cast(options: argparse.Namespace, files: Any) -> Answer:
     texts = [read_bytes(options.text).decode(errors="replace")] if options.text else []
     progress = Progress(quiet=options.quiet)
     with progress.step("load"):
-        found = checkpoint.load(options.hf)
+        found = load_checkpoint(options.hf)
     how = {"weights": options.weights or "8da4w", "context": options.context, "texts": texts}
-    casting, shape = road.cast(
+    casting, spec = cast_decoder(
         found, target=options.target[0], steps=Steps(progress), on_mismatch=options.on_mismatch, **how
     )
-    beside = {text.FILE: shape.to_json().encode(), **_tokenizer(found.tokenizer)}
+    beside = {generation.DECODER_FILE: spec.to_json().encode(), **_tokenizer(found.tokenizer)}
     write_folders({options.output: {**files(casting, options.report), **beside}})
     return _answer(casting, options)
 
@@ -57,17 +57,17 @@ def generate(options: argparse.Namespace) -> Answer:
     """On a terminal tokens appear as they are made; speed and memory at the end."""
     letters = _letters(options.folder)
     torch.set_num_threads(1)  # the runtime has threads of its own, and torch's would spin beside them
-    session, prompt = text.open_session(options.folder), letters.encode(options.prompt).ids
-    made, clock = list[int](), text.Clock(len(prompt))
+    session, prompt = generation.open_session(options.folder), letters.encode(options.prompt).ids
+    made, timer = list[int](), generation.TokenTimer(len(prompt))
     shown = "stdout" in watched and sys.stderr.isatty() and not options.json  # else it is in the answer
-    for token in text.generate(session, prompt, options.tokens):
+    for token in generation.generate_tokens(session, prompt, options.tokens):
         made.append(token)
-        clock.tick()
+        timer.tick()
         if shown:
             _show(letters, made)
-    speed = clock.speed
+    speed = timer.speed
     facts = {"text": letters.decode(made), "tokens": len(made), "tokens_per_second": speed.tokens_per_second}
-    took = f"prompt of {speed.prompt} in {speed.prompt_seconds:.2f} s, {text.memory()}"
+    took = f"prompt of {speed.prompt} in {speed.prompt_seconds:.2f} s, {generation.peak_memory()}"
     said = "" if shown else facts["text"]
     return OK, facts, f"{said}\n\n{speed.made} tokens, {speed.tokens_per_second:.1f} a second; {took}"
 
