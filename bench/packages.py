@@ -8,12 +8,12 @@ import torch
 
 from bench.entry import Unavailable
 from ingot.errors import InputError
-from ingot.llm import hf_library as library
+from ingot.llm import hf_imports
 
 
 def torchvision_models() -> ModuleType:
     try:
-        return library.torchvision().models
+        return hf_imports.import_torchvision().models
     except ImportError as e:
         raise Unavailable("pip install --no-deps torchvision==0.28.0; pip install pillow") from e
 
@@ -29,6 +29,6 @@ def timm_model(name: str) -> torch.nn.Module:
 
 def transformers() -> ModuleType:
     try:
-        return library.transformers()
+        return hf_imports.import_transformers()
     except InputError as e:
-        raise Unavailable(library.INSTALL) from e
+        raise Unavailable(hf_imports.INSTALL) from e

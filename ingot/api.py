@@ -34,9 +34,9 @@ from ingot.targets.registry import Availability, available_targets, find_target
 from ingot.verify.localize.finding import Finding
 from ingot.verify.minify.reducer import Reduction
 from ingot.verify.minify.reducer import reduce as _reduce
-from ingot.weight_only.cast import cast_weights
-from ingot.weight_only.dtypes import in_float32, widened
-from ingot.weight_only.options import Weights, settled, weights_from
+from ingot.weight_only.cast_weights import cast_weights
+from ingot.weight_only.dtypes import inputs_to_float32, model_to_float32
+from ingot.weight_only.options import Weights, resolve_for_target, weights_from
 
 Model = torch.nn.Module | ExportedProgram
 DynamicShapes = Mapping[str, object] | Sequence[object] | None  # as torch.export takes them
@@ -101,7 +101,7 @@ def cast(
     settings, steps = recipe_from(recipe), Steps(progress or Silent())
     for found in (find_target(name, settings.options, settings.extra_backends) for name in names):
         if weights is not None:
-            settled(weights_from(weights), found)
+            resolve_for_target(weights_from(weights), found)
     if weights is not None:
         data = calibration or (), validation
         made = _cast_weight_only(
@@ -147,7 +147,7 @@ def _cast_weight_only(
 ) -> dict[str, Casting]:  # fmt: skip
     """In float32, whatever dtype the checkpoint has."""
     with steps("capture"):
-        computed, note = in_float32(model)
+        computed, note = model_to_float32(model)
         example = None if example_inputs is None else _in_float32(example_inputs)
         program = capture(computed, example, dynamic_shapes=dynamic_shapes)
     program = replace(program, notes=(*program.notes, *([note] if note else ())))
@@ -157,7 +157,7 @@ def _cast_weight_only(
 
 
 def _in_float32(batch: Batch) -> Inputs:
-    args, kwargs = widened(call_of(batch))
+    args, kwargs = inputs_to_float32(call_of(batch))
     return Inputs(*args, **kwargs)
 
 

@@ -1,4 +1,4 @@
-"""One way of generating text, in a process of its own: how many tokens a second, how much memory.
+"""One way to generate text, in its own process: tokens per second and memory.
 
 python -m bench.language.contender ingot|stock|stock-light|eager32|eager16|llama FOLDER
 """
@@ -15,26 +15,26 @@ from pathlib import Path
 from typing import Any
 
 TOKENS = 64
-Next = Callable[[int, int], int]  # a token and its position -> the likeliest after it
+Next = Callable[[int, int], int]  # a token and its position -> the most likely next token
 
 
 def ingot(folder: Path) -> Next:
-    from ingot.llm import generation as text
+    from ingot.llm.generation import open_session
 
-    _alone()
-    session = text.open_session(folder)
-    return lambda token, position: int(session.feed(token).argmax())
+    _one_torch_thread()
+    session = open_session(folder)
+    return lambda token, position: int(session.decode(token).argmax())
 
 
-def _alone() -> None:
-    """ExecuTorch has threads of its own: torch's, which copy its outputs, would spin beside them."""
+def _one_torch_thread() -> None:
+    """ExecuTorch has its own thread pool; torch's threads would compete with it for the cores."""
     import torch
 
     torch.set_num_threads(1)
 
 
 def stock(folder: Path) -> Next:
-    """As ExecuTorch documents it: its Python API imports the exporter too."""
+    """By ExecuTorch's documented Python API, which also imports the exporter."""
     import executorch.kernels.quantized  # noqa: F401
     from executorch.runtime import Runtime
 
@@ -43,7 +43,7 @@ def stock(folder: Path) -> Next:
 
 
 def stock_light(folder: Path) -> Next:
-    """Without that, as Ingot loads programs."""
+    """Without the exporter, by the bindings that Ingot uses."""
     from ingot.runtime.bindings import load
 
     return _stock(*load(folder / "model.pte", "forward"))
@@ -52,7 +52,7 @@ def stock_light(folder: Path) -> Next:
 def _stock(program: Any, method: Any) -> Next:
     import torch
 
-    _alone()
+    _one_torch_thread()
 
     def next_token(token: int, position: int, _keep: Any = program) -> int:
         return int(method([torch.tensor([[token]]), torch.tensor([position])])[0][0, -1].argmax())
@@ -113,12 +113,12 @@ def main(kind: str, folder: Path, prompt: list[int]) -> None:
         token = step(token, position)
     seconds = time.perf_counter() - start
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    facts = {"tokens_per_second": TOKENS / seconds, "held_mb": held(), "peak_mb": most, "tokens": made}
+    facts = {"tokens_per_second": TOKENS / seconds, "held_mb": resident_mb(), "peak_mb": most, "tokens": made}
     print(json.dumps(facts))
 
 
-def held() -> float:
-    """What this process holds now, while it generates: loading takes more for a moment."""
+def resident_mb() -> float:
+    """Resident memory now, while text is generated: the peak is reached while loading."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
 
 

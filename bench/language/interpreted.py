@@ -1,4 +1,4 @@
-"""Text from a Vulkan program, of which no runtime here runs a shader: its serialised graph, op by op in torch.
+"""Generate text from a Vulkan program without a GPU: its serialised graph is interpreted op by op in torch.
 
 python -m bench.language.interpreted out/vulkan [PROMPT]
 """
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from bench.language.weights import PROMPT
-from ingot.llm import generation as text
+from ingot.llm.generation import DecoderSession, DecoderSpec, generate_tokens
 from ingot.runtime.segments import pieces_of, read
 from ingot.targets.vulkan.graph import decoded
 from ingot.targets.vulkan.interpreter import interpreted, refuse_unknown
@@ -21,45 +21,45 @@ from ingot.targets.vulkan.target import BACKEND
 TOKENS = 48
 
 
-class Method:
-    """Of a program that is one delegate, in the order of its inputs and outputs."""
+class InterpretedMethod:
+    """A method that is one delegate, called with the inputs and outputs of the program."""
 
     def __init__(self, pte: bytes, name: str) -> None:
         file = read(pte, name)
         plan, pieces = file.program.execution_plan[0], list(pieces_of(file.program, {BACKEND}))
-        assert len(pieces) == 1, "something is left to the host"
+        assert len(pieces) == 1, "the method has host ops"
         args = pieces[0].instructions[0].instr_args.args
         self.graph = decoded(pieces[0].payload or b"", file.named_data)
         refuse_unknown(self.graph)
         many = len(self.graph.inputs)
-        self.takes = [plan.inputs.index(i) for i in args[:many]]
-        self.gives = [args[many:].index(i) for i in plan.outputs]
+        self.inputs = [plan.inputs.index(i) for i in args[:many]]
+        self.outputs = [args[many:].index(i) for i in plan.outputs]
 
-    def __call__(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
+    def __call__(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         with torch.no_grad():
-            made = interpreted(self.graph, [given[i] for i in self.takes])
-        return [torch.from_numpy(made[i]) for i in self.gives]
+            outputs = interpreted(self.graph, [inputs[i] for i in self.inputs])
+        return [torch.from_numpy(outputs[i]) for i in self.outputs]
 
 
-class Program:
+class InterpretedProgram:
     def __init__(self, pte: bytes) -> None:
         self.pte = pte
 
     def load_method(self, name: str) -> Any:
-        return Method(self.pte, name)
+        return InterpretedMethod(self.pte, name)
 
 
-def open_session(folder: Path) -> text.Session:
-    program = Program((folder / "model.pte").read_bytes())
-    return text.Session(program.load_method("forward"), text.Shape.of(folder), program)
+def open_session(folder: Path) -> DecoderSession:
+    program = InterpretedProgram((folder / "model.pte").read_bytes())
+    return DecoderSession(program.load_method("forward"), DecoderSpec.from_folder(folder), program)
 
 
 def main(folder: Path, prompt: str) -> None:
     from tokenizers import Tokenizer
 
-    letters = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    made = list(text.generate(open_session(folder), list(letters.encode(prompt).ids), TOKENS))
-    print(prompt + letters.decode(made))
+    tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    made = list(generate_tokens(open_session(folder), list(tokenizer.encode(prompt).ids), TOKENS))
+    print(prompt + tokenizer.decode(made))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Perplexity on a text that no weight was rounded with: of the float model, and of folders by running what is in them.
+"""Perplexity and KL divergence to the float model on a held-out text, by running the programs of the folders.
 
-And KL to the float model, which says more: of weights that are as good, perplexity on so few tokens differs by 2 %.
+KL says more: with so few tokens, the perplexity of equally good weights varies by 2 %.
 
 python -m bench.language.perplexity out/ours ...
 """
@@ -17,7 +17,7 @@ from torch.nn.functional import kl_div, nll_loss
 
 from bench.language import interpreted
 from bench.language.weights import CONTEXT, UNSEEN, checkpoint, play
-from ingot.llm import generation as text
+from ingot.llm import generation
 from ingot.targets.vulkan.target import BACKEND
 
 WINDOWS = 4
@@ -29,17 +29,17 @@ def windows(tokenizer: object) -> list[list[int]]:
 
 
 def by_float(model: torch.nn.Module, texts: list[list[int]]) -> torch.Tensor:
-    """What it expects after each token but the last of each text, as logarithms."""
+    """Log-probabilities after each token but the last of each text."""
     with torch.no_grad():
         return torch.cat([model(torch.tensor([t])).logits[0, :-1].log_softmax(-1) for t in texts])
 
 
 def by_folder(folder: Path, texts: list[list[int]]) -> Iterator[torch.Tensor]:
-    """Token after token, as text is generated; what no runtime here runs is interpreted."""
+    """Log-probabilities of decoding token by token; a Vulkan program is interpreted."""
     vulkan = BACKEND.encode() in (folder / "model.pte").read_bytes()
     for tokens in texts:
-        session = interpreted.open_session(folder) if vulkan else text.open_session(folder)
-        yield from (session.feed(token).log_softmax(-1) for token in tokens[:-1])
+        session = interpreted.open_session(folder) if vulkan else generation.open_session(folder)
+        yield from (session.decode(token).log_softmax(-1) for token in tokens[:-1])
 
 
 def perplexity(expected: torch.Tensor, texts: list[list[int]]) -> float:
@@ -53,9 +53,9 @@ def main(folders: list[Path]) -> None:
     print(f"float: {(whole := perplexity(wanted, texts)):.2f}")
     for folder in folders:
         expected = torch.stack(list(by_folder(folder, texts)))
-        made, apart = perplexity(expected, texts), kl_div(expected, wanted, reduction="batchmean", log_target=True)
+        made, kl = perplexity(expected, texts), kl_div(expected, wanted, reduction="batchmean", log_target=True)
         size = (folder / "model.pte").stat().st_size / 1e6
-        print(f"{folder.name}: {made:.2f}, {made / whole:.3f} of float, KL {float(apart):.4f}, {size:.1f} MB")
+        print(f"{folder.name}: {made:.2f}, {made / whole:.3f} of float, KL {float(kl):.4f}, {size:.1f} MB")
 
 
 if __name__ == "__main__":

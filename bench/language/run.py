@@ -1,4 +1,4 @@
-"""All of them in one run, taking turns, so that they share the machine's noise.
+"""Run all contenders in turn, round by round, so that noise of the machine affects all alike.
 
 python -m bench.language.ours out/ours          # minutes
 python -m bench.language.stock out/stock        # half an hour
@@ -19,7 +19,7 @@ from bench.language.contender import KINDS
 from bench.language.weights import PROMPT
 
 Runs = dict[str, list[dict[str, Any]]]
-STOCK = ("stock", "stock-light")  # one program, with the exporter imported beside it and without
+STOCK = ("stock", "stock-light")  # one program, with the exporter imported and without
 
 
 def main() -> None:
@@ -32,7 +32,7 @@ def main() -> None:
         for kind in kinds:
             made = _measured(kind, folders.get(kind, options.ours), prompt)
             runs[kind] += [made] if made else []
-    _tell({k: r for k, r in runs.items() if r}, folders)
+    _print_table({k: r for k, r in runs.items() if r}, folders)
     if options.json:
         options.json.write_text(json.dumps(runs))
 
@@ -63,8 +63,8 @@ def _measured(kind: str, folder: Path, prompt: list[int]) -> dict[str, Any] | No
     return found
 
 
-def _tell(runs: Runs, folders: dict[str, Path]) -> None:
-    """Median and range of tokens a second, the ratio of ours to it by round, memory."""
+def _print_table(runs: Runs, folders: dict[str, Path]) -> None:
+    """Tokens per second (median and range), the median ratio of Ingot to each contender, and memory."""
     titles = ("", "tokens/s, median (least, most)", "Ingot's ratio to it", "MB held", "most", "export s", "delegates")
     print(f"| {' | '.join(titles)} | MB of file |")
     print("|---|--:|--:|--:|--:|--:|--:|--:|")

@@ -1,4 +1,4 @@
-"""The stock flow: a static cache of `transformers`, torchao's 8da4w, one lowering to XNNPACK.
+"""The stock export: the static cache of `transformers`, torchao's 8da4w, lowered to XNNPACK.
 
 python -m bench.language.stock OUT    # takes most of an hour
 """
@@ -36,7 +36,7 @@ def exported(model: torch.nn.Module) -> tuple[bytes, int]:
     from executorch.exir import ExecutorchBackendConfig, to_edge_transform_and_lower
     from transformers.integrations.executorch import TorchExportableModuleWithStaticCache
 
-    quantized(model)
+    quantize(model)
     model.generation_config.cache_implementation = "static"
     cache = {"batch_size": 1, "max_cache_len": CONTEXT}
     model.generation_config.cache_config = cache
@@ -46,12 +46,12 @@ def exported(model: torch.nn.Module) -> tuple[bytes, int]:
         program = torch.export.export(wrapped, (), kwargs=inputs, strict=True)
     edge = to_edge_transform_and_lower(program, partitioner=[XnnpackPartitioner()])
     calls = [n for n in edge.exported_program().graph.nodes if "call_delegate" in str(n.target)]
-    config = ExecutorchBackendConfig(do_quant_fusion_and_const_prop=True)  # else its embedding has no kernel
+    config = ExecutorchBackendConfig(do_quant_fusion_and_const_prop=True)  # without it the embedding has no kernel
     return bytes(edge.to_executorch(config).buffer), len(calls)
 
 
-def quantized(model: torch.nn.Module) -> None:
-    """Groups of 32, eight bits for the head and the embedding, as ours by default."""
+def quantize(model: torch.nn.Module) -> None:
+    """Groups of 32; eight bits for head and embedding, the defaults of Ingot."""
     from torchao.quantization import (
         Int8DynamicActivationIntxWeightConfig,
         IntxWeightOnlyConfig,
@@ -64,8 +64,10 @@ def quantized(model: torch.nn.Module) -> None:
     four = Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int4, weight_granularity=bulk)
     eight = Int8DynamicActivationIntxWeightConfig(weight_dtype=torch.int8, weight_granularity=head)
     table = IntxWeightOnlyConfig(weight_dtype=torch.int8, granularity=head)
-    model.get_input_embeddings().padding_idx = None  # with it the table stays float on the host, and has no kernel
-    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.clone())  # tied weights cannot have two forms
+    model.get_input_embeddings().padding_idx = None  # with it the embedding stays float on the host, without a kernel
+    model.lm_head.weight = torch.nn.Parameter(
+        model.lm_head.weight.clone()
+    )  # torchao cannot quantize a tied weight in two forms
     quantize_(model, four, lambda m, name: isinstance(m, torch.nn.Linear) and "lm_head" not in name)
     quantize_(model, eight, lambda m, name: "lm_head" in name)
     quantize_(model, table, lambda m, name: isinstance(m, torch.nn.Embedding))

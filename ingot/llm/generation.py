@@ -1,4 +1,4 @@
-"""Text from a folder that holds a decoder: token after token on the ExecuTorch runtime, keys and values kept here."""
+"""Generate text from the folder of a cast decoder, on the ExecuTorch runtime; the session holds the KV cache."""
 
 from __future__ import annotations
 
@@ -14,84 +14,83 @@ from typing import Any
 from torch import Tensor
 
 from ingot.errors import ArtefactError, InputError
-from ingot.llm.decoder import Heads, aligned, empty_past, keep, room_for, with_room
+from ingot.llm.decoder import KVHeads, empty_kv_cache, grow_kv_cache, kv_capacity_for, step_inputs, update_kv_cache
 from ingot.runtime.bindings import load
 
-FILE = "decoder.json"
+DECODER_FILE = "decoder.json"
 
 
 @dataclass(frozen=True)
-class Shape:
-    """What the runner must know of the program."""
+class DecoderSpec:
+    """What a runner needs to know of the program; its fields are the keys of decoder.json."""
 
     context: int
     layers: int
-    heads: Heads
+    heads: KVHeads
     stops: tuple[int, ...] = ()  # tokens that end a text
-    prefill: int = 0  # tokens of a prompt that its method of that name reads at once; 0: it has none
+    prefill: int = 0  # prompt tokens per call of the method `prefill`; 0: there is no such method
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @staticmethod
-    def of(folder: Path) -> Shape:
+    def from_folder(folder: Path) -> DecoderSpec:
         try:
-            data = json.loads((folder / FILE).read_text())
-            return Shape(**{**data, "heads": Heads(**data["heads"]), "stops": tuple(data["stops"])})
+            data = json.loads((folder / DECODER_FILE).read_text())
+            return DecoderSpec(**{**data, "heads": KVHeads(**data["heads"]), "stops": tuple(data["stops"])})
         except (OSError, ValueError, KeyError, TypeError) as e:
             hint = "name a folder that `ingot cast --hf` of this version wrote"
-            raise InputError(f"{folder} holds no decoder", why=str(e), hint=hint) from e
+            raise InputError(f"no decoder in {folder}", why=str(e), hint=hint) from e
 
 
-class Session:
-    """One text: what came before is kept from call to call."""
+class DecoderSession:
+    """One text: the KV cache and the position of the next token."""
 
-    def __init__(self, method: Any, shape: Shape, program: Any = None) -> None:
-        self.method, self.shape, self.position = method, shape, 0
-        self.program = program  # it must outlive its method
-        self.past = empty_past(shape.layers, shape.heads, room_for(1, shape.context))
+    def __init__(self, method: Any, spec: DecoderSpec, program: Any = None) -> None:
+        self.method, self.spec, self.position = method, spec, 0
+        self.program = program  # it must outlive its methods
+        self.cache = empty_kv_cache(spec.layers, spec.heads, kv_capacity_for(1, spec.context))
 
-    def feed(self, token: int) -> Tensor:
+    def decode(self, token: int) -> Tensor:
         """The logits after one more token."""
-        if self.position >= self.shape.context:
-            raise InputError(
-                f"the text is longer than the context of {self.shape.context} tokens", hint="cast with more"
-            )
-        return self._executed(self.method, [token], 1)
+        if self.position >= self.spec.context:
+            what = f"the text is longer than the context of {self.spec.context} tokens"
+            raise InputError(what, hint="cast with a larger --context")
+        return self._execute(self.method, [token], 1)
 
-    def read(self, prompt: list[int]) -> Tensor:
-        """The logits after a prompt: in strides where the program has a method for them, token after token else."""
-        stride = self.shape.prefill if self.program is not None else 0
-        if len(prompt) < max(stride // 4, 2) or not stride:
-            return [self.feed(token) for token in prompt][-1]
-        reader = self.program.load_method("prefill")  # let go of afterwards: it has its own copy of the weights
-        for start in range(0, len(prompt), stride):
-            logits = self._executed(reader, prompt[start : start + stride], stride)
+    def prefill(self, prompt: list[int]) -> Tensor:
+        """The logits after a prompt: in chunks where the program has a prefill method, else token by token."""
+        chunk = self.spec.prefill if self.program is not None else 0
+        if len(prompt) < max(chunk // 4, 2) or not chunk:
+            return [self.decode(token) for token in prompt][-1]
+        method = self.program.load_method("prefill")  # freed on return: it holds its own copy of the weights
+        for start in range(0, len(prompt), chunk):
+            logits = self._execute(method, prompt[start : start + chunk], chunk)
         return logits.clone()
 
-    def _executed(self, method: Any, tokens: list[int], width: int) -> Tensor:
+    def _execute(self, method: Any, tokens: list[int], width: int) -> Tensor:
         end = self.position + len(tokens)
-        if (room := room_for(end, self.shape.context)) > self.past[0].shape[-1]:
-            self.past = with_room(self.past, room)
-        given = aligned(tokens, self.position, width, self.shape.heads, self.past[0].shape[-1])
-        logits, *new = method([*given, *self.past])
-        keep(self.past, new, self.position, len(tokens))
+        if (capacity := kv_capacity_for(end, self.spec.context)) > self.cache[0].shape[-1]:
+            self.cache = grow_kv_cache(self.cache, capacity)
+        inputs = step_inputs(tokens, self.position, width, self.spec.heads, self.cache[0].shape[-1])
+        logits, *new = method([*inputs, *self.cache])
+        update_kv_cache(self.cache, new, self.position, len(tokens))
         self.position = end
         return logits[0]
 
 
-def open_session(folder: Path) -> Session:
-    shape = Shape.of(folder)
+def open_session(folder: Path) -> DecoderSession:
+    spec = DecoderSpec.from_folder(folder)
     try:
         program, method = load(folder / "model.pte", "forward")
     except Exception as e:
         raise ArtefactError(f"{folder / 'model.pte'} does not load", why=str(e), hint="cast it again") from e
-    return Session(method, shape, program)
+    return DecoderSession(method, spec, program)
 
 
 @dataclass(frozen=True)
-class Speed:
-    """The prompt's time ends with the first token."""
+class GenerationSpeed:
+    """Token counts and seconds; the prompt's time includes the first generated token."""
 
     prompt: int
     made: int
@@ -103,7 +102,9 @@ class Speed:
         return (self.made - 1) / self.made_seconds if self.made_seconds and self.made > 1 else 0.0
 
 
-class Clock:
+class TokenTimer:
+    """Call `tick` at each generated token."""
+
     def __init__(self, prompt: int) -> None:
         self.prompt, self.made = prompt, 0
         self.started = self.first = self.last = time.perf_counter()
@@ -114,35 +115,36 @@ class Clock:
         self.made += 1
 
     @property
-    def speed(self) -> Speed:
-        return Speed(self.prompt, self.made, self.first - self.started, self.last - self.first)
+    def speed(self) -> GenerationSpeed:
+        return GenerationSpeed(self.prompt, self.made, self.first - self.started, self.last - self.first)
 
 
-def memory() -> str:
-    """The most that this process has held."""
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return f"{most / (1024 if sys.platform != 'darwin' else 1024**2):.0f} MB"
+def peak_memory() -> str:
+    """The peak resident memory of this process."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return f"{peak / (1024 if sys.platform != 'darwin' else 1024**2):.0f} MB"
 
 
-def generate(session: Session, prompt: list[int], most: int) -> Iterator[int]:
-    """Greedy: the likeliest token, again and again."""
+def generate_tokens(session: DecoderSession, prompt: list[int], most: int) -> Iterator[int]:
+    """Greedy decoding: always the most likely token."""
     if not prompt:
         raise InputError("the prompt has no tokens", hint="give some text")
-    if len(prompt) > session.shape.context:
-        why = f"it has {len(prompt)} tokens, the program holds {session.shape.context}"
-        raise InputError("the prompt is longer than the context", why=why, hint="shorten it, or cast with more context")
-    logits = session.read(prompt)
-    for _ in range(min(most, session.shape.context - len(prompt))):
+    if len(prompt) > session.spec.context:
+        why = f"it has {len(prompt)} tokens, the context is {session.spec.context}"
+        hint = "shorten it, or cast with a larger --context"
+        raise InputError("the prompt is longer than the context", why=why, hint=hint)
+    logits = session.prefill(prompt)
+    for _ in range(min(most, session.spec.context - len(prompt))):
         token = int(logits.argmax())
-        if token in session.shape.stops:
+        if token in session.spec.stops:
             return
         yield token
-        logits = session.feed(token)
+        logits = session.decode(token)
 
 
-def timed(session: Session, prompt: list[int], most: int) -> tuple[list[int], Speed]:
-    clock, made = Clock(len(prompt)), []
-    for token in generate(session, prompt, most):
-        clock.tick()
+def generate_timed(session: DecoderSession, prompt: list[int], most: int) -> tuple[list[int], GenerationSpeed]:
+    timer, made = TokenTimer(len(prompt)), []
+    for token in generate_tokens(session, prompt, most):
+        timer.tick()
         made.append(token)
-    return made, clock.speed
+    return made, timer.speed

@@ -1,4 +1,4 @@
-"""From a checkpoint to a folder that generates text."""
+"""Cast a decoder: a checkpoint in, a verified casting with a decode and a prefill method out."""
 
 from __future__ import annotations
 
@@ -11,101 +11,102 @@ import torch
 from ingot.capture.export import Program, capture_program
 from ingot.core.host_memory import evict_after_forward, trim_heap
 from ingot.llm.checkpoint import Checkpoint
-from ingot.llm.decoder import BEFORE, ROOM, Decoder, keep, room_for, with_room
-from ingot.llm.generation import Shape
-from ingot.llm.sample_text import SAMPLE
+from ingot.llm.decoder import CACHE_INPUT, CAPACITY_STEP, Decoder, grow_kv_cache, kv_capacity_for, update_kv_cache
+from ingot.llm.generation import DecoderSpec
+from ingot.llm.sample_text import SAMPLE_TEXTS
 from ingot.result.casting import Casting
 from ingot.targets.registry import find_target
-from ingot.weight_only.cast import cast_weights
-from ingot.weight_only.hessian import WIDTHS, Moments, watching
+from ingot.weight_only.cast_weights import cast_weights
+from ingot.weight_only.hessian import ROWS_PER_CHANNEL, HessianRecorder, record_linear_inputs
 from ingot.weight_only.options import weights_from
 
-PREFILL = 32  # tokens of a prompt that are read at once
-CHECKED = 8  # tokens of the first text that the program is verified on, one after the other
-UNTOLD = "no text was given: rounded and verified on a sample; texts like those it will read (--text) do better"
-PROMPTS = 4  # texts whose starts are read as prompts to verify that: of one, two rows of logits would be compared
+PREFILL_TOKENS = 32  # prompt tokens per call of the prefill method
+VERIFY_TOKENS = 8  # tokens of the first text that verify the decode method, one after the other
+VERIFY_PROMPTS = 4  # texts whose first tokens verify the prefill method: one text would give only two rows of logits
+SAMPLE_NOTE = "no --text: calibrated and verified on a built-in sample; representative text gives better quality"
 
 
-def cast(
+def cast_decoder(
     checkpoint: Checkpoint, *, target: str, weights: Any, context: int = 256, texts: Iterable[str] = (), **how: Any
-) -> tuple[Casting, Shape]:
-    """The decoder as a program for one token at a time; `texts` say how its weights are rounded best.
+) -> tuple[Casting, DecoderSpec]:
+    """The decoder as a program that decodes one token per call, with a second method for prefill.
 
-    It is verified on them too. Where none are given a sample is better than nothing, by far.
+    `texts` calibrate the rounding of its weights and verify the result; by default built-in samples do.
     """
     decoder, given = Decoder(checkpoint.model, context).eval(), [t for t in texts if t.strip()]
-    read = [tokens_of(checkpoint, t) for t in given or SAMPLE]
-    asked, many = weights_from(weights), min(PREFILL, context)
-    seen = _seen(decoder, read if asked.by_data else [])
+    tokenized = [tokenize(checkpoint, t) for t in given or SAMPLE_TEXTS]
+    asked, chunk = weights_from(weights), min(PREFILL_TOKENS, context)
+    recorded = _record_statistics(decoder, tokenized if asked.uses_calibration else [])
     with evict_after_forward(decoder):
-        program, batches = _captured(decoder, 1, target), steps_of(decoder, read[0][:CHECKED])
-        prefill = _captured(decoder, many, target)
-        prompts = [inputs for tokens in read[:PROMPTS] for inputs in chunks_of(decoder, tokens, many)]
-    recipe = {"caller_owned_inputs": True}  # keys and values are megabytes
-    others = {"prefill": (prefill, prompts)}
-    casting = cast_weights(program, target, asked, batches, recipe, seen=seen, others=others, **how)
+        program, batches = _capture(decoder, 1, target), decode_batches(decoder, tokenized[0][:VERIFY_TOKENS])
+        prefill = _capture(decoder, chunk, target)
+        prompts = [inputs for t in tokenized[:VERIFY_PROMPTS] for inputs in prefill_batches(decoder, t, chunk)]
+    recipe = {"caller_owned_inputs": True}  # the KV cache is megabytes
+    methods = {"prefill": (prefill, prompts)}
+    casting = cast_weights(program, target, asked, batches, recipe, recorded=recorded, other_methods=methods, **how)
     if not given:
-        casting = replace(casting, notes=(*casting.notes, UNTOLD))
-    return casting, Shape(context, decoder.layers, decoder.heads, _stops(checkpoint.model), many)
+        casting = replace(casting, notes=(*casting.notes, SAMPLE_NOTE))
+    return casting, DecoderSpec(context, decoder.layers, decoder.heads, _stop_tokens(checkpoint.model), chunk)
 
 
-def _seen(decoder: Decoder, texts: list[list[int]]) -> Moments:
-    with watching(decoder) as seen:
-        for tokens in _enough(decoder, texts):
-            decoder.read(tokens)
+def _record_statistics(decoder: Decoder, texts: list[list[int]]) -> HessianRecorder:
+    with record_linear_inputs(decoder) as recorded:
+        for tokens in _calibration_windows(decoder, texts):
+            decoder.full_forward(tokens)
     trim_heap()
-    return seen
+    return recorded
 
 
-def _enough(decoder: Decoder, texts: list[list[int]]) -> list[list[int]]:
-    """Windows of the context's length, from all over the texts, for the widest layer to know what it reads."""
+def _calibration_windows(decoder: Decoder, texts: list[list[int]]) -> list[list[int]]:
+    """Windows of the context's length, evenly spaced over the texts: enough rows for the widest layer."""
     windows = [t[i : i + decoder.context] for t in texts for i in range(0, len(t), decoder.context)]
     widest = max(m.in_features for m in decoder.modules() if isinstance(m, torch.nn.Linear))
-    many = min(len(windows), -(-WIDTHS * widest // decoder.context))
+    many = min(len(windows), -(-ROWS_PER_CHANNEL * widest // decoder.context))
     return [windows[i * len(windows) // many] for i in range(many)]
 
 
-def _captured(decoder: Decoder, many: int, target: str) -> Program:
-    """With room that varies: in symbols, or as the largest where the delegate looks at sizes itself."""
+def _capture(decoder: Decoder, many: int, target: str) -> Program:
+    """With a dynamic cache capacity: symbolic, or the upper bound where the delegate resizes itself at run time."""
     if find_target(target).lowering.resizes_at_runtime:
-        return replace(capture_program(decoder, decoder.example(many)), bounded_dims=decoder.room_at)
-    room = torch.export.Dim("room", min=ROOM, max=decoder.context) if decoder.room_at else None
+        return replace(capture_program(decoder, decoder.example_inputs(many)), bounded_dims=decoder.capacity_dims)
+    dims = decoder.capacity_dims
+    capacity = torch.export.Dim("room", min=CAPACITY_STEP, max=decoder.context) if dims else None
     given: list[Any] = [
-        dict.fromkeys(decoder.room_at.get(i, ()), room) or None for i in range(BEFORE + 2 * decoder.layers)
+        dict.fromkeys(dims.get(i, ()), capacity) or None for i in range(CACHE_INPUT + 2 * decoder.layers)
     ]
-    shapes = (*given[:BEFORE], tuple(given[BEFORE:])) if room else None
-    return capture_program(decoder, decoder.example(many), dynamic_shapes=shapes)
+    shapes = (*given[:CACHE_INPUT], tuple(given[CACHE_INPUT:])) if capacity else None
+    return capture_program(decoder, decoder.example_inputs(many), dynamic_shapes=shapes)
 
 
-def tokens_of(checkpoint: Checkpoint, text: str) -> list[int]:
+def tokenize(checkpoint: Checkpoint, text: str) -> list[int]:
     return list(checkpoint.tokenizer(text)["input_ids"])
 
 
-def _stops(model: Any) -> tuple[int, ...]:
+def _stop_tokens(model: Any) -> tuple[int, ...]:
     found = getattr(model.generation_config, "eos_token_id", None) or model.config.eos_token_id
     return tuple(found) if isinstance(found, (list, tuple)) else (found,) if found is not None else ()
 
 
-def steps_of(decoder: Decoder, tokens: list[int]) -> list[tuple[torch.Tensor, ...]]:
-    """What the program is called with, token after token, as the float model sees it."""
-    made, past = [], decoder.empty(room_for(len(tokens), decoder.context))
+def decode_batches(decoder: Decoder, tokens: list[int]) -> list[tuple[torch.Tensor, ...]]:
+    """The inputs of the decode method, token by token, with the KV cache of the float model."""
+    made, cache = [], decoder.empty_cache(kv_capacity_for(len(tokens), decoder.context))
     with torch.no_grad():
         for i, token in enumerate(tokens[: decoder.context]):
-            if i == len(tokens) - 1:  # with as much room as there ever is
-                past = with_room(past, decoder.context)
-            made.append(decoder.given([token], [p.clone() for p in past], i))
-            keep(past, decoder(*made[-1])[1:], i)
+            if i == len(tokens) - 1:  # the last one at full capacity
+                cache = grow_kv_cache(cache, decoder.context)
+            made.append(decoder.inputs_for([token], [t.clone() for t in cache], i))
+            update_kv_cache(cache, decoder(*made[-1])[1:], i)
     return made
 
 
-def chunks_of(decoder: Decoder, tokens: list[int], many: int) -> list[tuple[torch.Tensor, ...]]:
-    """What the program is called with to read a prompt: one full stride, and one after it that is not."""
-    past, first = decoder.empty(room_for(many, decoder.context)), tokens[:many]
-    given = decoder.given(first, [p.clone() for p in past], 0, many)
-    rest = tokens[many : many + max(1, many // 2)][: decoder.context - len(first)]
-    if len(first) < many or not rest:
-        return [given]
+def prefill_batches(decoder: Decoder, tokens: list[int], chunk: int) -> list[tuple[torch.Tensor, ...]]:
+    """The inputs of the prefill method for a prompt: a full chunk, and a partial chunk after it."""
+    cache, first = decoder.empty_cache(kv_capacity_for(chunk, decoder.context)), tokens[:chunk]
+    full = decoder.inputs_for(first, [t.clone() for t in cache], 0, chunk)
+    rest = tokens[chunk : chunk + max(1, chunk // 2)][: decoder.context - len(first)]
+    if len(first) < chunk or not rest:
+        return [full]
     with torch.no_grad():
-        keep(past, decoder(*given)[1:], 0, many)
-    more = with_room(past, room_for(many + len(rest), decoder.context))
-    return [given, decoder.given(rest, more, many, many)]
+        update_kv_cache(cache, decoder(*full)[1:], 0, chunk)
+    grown = grow_kv_cache(cache, kv_capacity_for(chunk + len(rest), decoder.context))
+    return [full, decoder.inputs_for(rest, grown, chunk, chunk)]

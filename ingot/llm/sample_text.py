@@ -1,10 +1,10 @@
-"""Texts to round and verify a decoder on where the user gives none: a story, a recipe, a program, a fact.
+"""Built-in calibration texts for a decoder where the user gives none: a story, a recipe, a program, a fact.
 
-With no text at all SmolLM2's perplexity at four bits was 1.73 times that of float, with these 1.14, with parts of
-eight plays 1.05. And a single token would not do to verify on: a model's first is unlike all that come after it.
+SmolLM2's perplexity at four bits, relative to float: 1.73 without text, 1.14 with these, 1.05 with parts of eight
+plays. Verification needs text too: the first token of a text is not representative of the others.
 """
 
-SAMPLE = (
+SAMPLE_TEXTS = (
     "The river had risen in the night, and the lower field lay under water. Two men stood at the gate and "
     "counted what could still be seen: a plough, the roof of a shed, and the tops of eleven posts where there "
     "had been forty. One of them had brought a rope, though neither knew what for.",

@@ -7,7 +7,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 
 from ingot.capture.export import Program, flat_module, restore_state
-from ingot.core.fx import copied
+from ingot.core.fx import copy_graph_module
 
 NAME = "ingot_name"  # in the custom meta data, which torch.export keeps
 KEPT = ("ingot_value", "ingot_float")  # meta data of ours that is kept beside it
@@ -15,7 +15,7 @@ KEPT = ("ingot_value", "ingot_float")  # meta data of ours that is kept beside i
 
 def as_exported(module: GraphModule, program: Program) -> ExportedProgram:
     """`module` takes and returns what `program` does."""
-    marked = copied(module)
+    marked = copy_graph_module(module)
     for node in marked.graph.nodes:
         ours = {k: str(node.meta[k]) for k in KEPT if k in node.meta}
         node.meta["custom"] = {**(node.meta.get("custom") or {}), **ours, NAME: node.name}

@@ -1,1 +1,1 @@
-"""Weight-only and dynamic-activation schemes: integer weights by groups (4w, 8w, 8da4w, 8da8w)."""
+"""Weight-only (4w, 8w) and dynamic-activation (8da4w, 8da8w) schemes: integer weights with per-group scales."""

@@ -1,4 +1,4 @@
-"""Which weights get eight bits where four are the rule: those that gain most for their bytes, within a budget."""
+"""Mixed bit allocation: int8 instead of int4 for the linears where it removes most noise per byte, within a budget."""
 
 from __future__ import annotations
 
@@ -9,42 +9,47 @@ import torch
 from torch import Tensor
 
 from ingot.errors import PlanError
-from ingot.weight_only.gptq import limits
-from ingot.weight_only.scheme import Layer
+from ingot.weight_only.rounded_weight import code_range
+from ingot.weight_only.scheme import WeightLayer
 
 
-def noise(rows: Tensor, layer: Layer, moments: Tensor | None) -> float:
-    """The share of what these rows give that will be error: a step in each number, over the mean square of W x."""
-    steps = rows.view(len(rows), -1, layer.group).abs().amax(-1) / limits(layer.bits)[1]
-    loud = torch.ones(layer.width) if moments is None else moments.diagonal()
-    lost = (steps.square() @ loud.view(-1, layer.group).sum(1)).sum() / 12
-    whole = rows.square().sum() if moments is None else (rows @ moments * rows).sum()
-    return float(lost / whole.clamp_min(1e-30))
+def expected_noise_ratio(rows: Tensor, layer: WeightLayer, hessian: Tensor | None) -> float:
+    """Expected noise power over the power of W x, for some rows of W: step² / 12 per weight, with min-max scales."""
+    steps = rows.view(len(rows), -1, layer.group).abs().amax(-1) / code_range(layer.bits)[1]
+    input_power = torch.ones(layer.width) if hessian is None else hessian.diagonal()
+    noise = (steps.square() @ input_power.view(-1, layer.group).sum(1)).sum() / 12
+    signal = rows.square().sum() if hessian is None else (rows @ hessian * rows).sum()
+    return float(noise / signal.clamp_min(1e-30))
 
 
-def widened(layers: Sequence[Layer], noises: Mapping[str, float], most_bytes: int) -> tuple[Layer, ...]:
-    """Linears of four bits with eight instead, the one with the most noise for its bytes first, while they fit."""
+def allocate_bits(
+    layers: Sequence[WeightLayer], noise_ratios: Mapping[str, float], most_bytes: int
+) -> tuple[WeightLayer, ...]:
+    """Greedy: int4 linears become int8 in the order of noise per additional byte, while the budget lasts."""
     chosen, left = {layer.name: layer for layer in layers}, most_bytes - sum(layer.bytes for layer in layers)
     if left < 0:
         why = f"with the fewest bits they take {most_bytes - left:,}"
         raise PlanError(
             f"the weights do not fit in {most_bytes:,} bytes", why=why, hint="embedding_bits=4, head_bits=4"
         )
-    for layer in sorted(narrow(layers), key=lambda n: noises[n.name] / (_wide(n).bytes - n.bytes), reverse=True):
-        if noises[layer.name] > 0 and (more := _wide(layer).bytes - layer.bytes) <= left:
-            chosen[layer.name], left = _wide(layer), left - more
-    return tuple(_like(layer, chosen[layer.same_as or layer.name]) for layer in layers)
+    by_benefit = sorted(
+        int4_linears(layers), key=lambda n: noise_ratios[n.name] / (_as_int8(n).bytes - n.bytes), reverse=True
+    )
+    for layer in by_benefit:
+        if noise_ratios[layer.name] > 0 and (more := _as_int8(layer).bytes - layer.bytes) <= left:
+            chosen[layer.name], left = _as_int8(layer), left - more
+    return tuple(_in_form_of(chosen[layer.same_as or layer.name], layer) for layer in layers)
 
 
-def narrow(layers: Sequence[Layer]) -> list[Layer]:
-    """Those that may get more bits."""
+def int4_linears(layers: Sequence[WeightLayer]) -> list[WeightLayer]:
+    """The layers that may become int8; a shared weight counts once."""
     return [layer for layer in layers if layer.kind == "linear" and layer.bits == 4 and not layer.same_as]
 
 
-def _like(layer: Layer, first: Layer) -> Layer:
-    """The same weight in the same form, wherever it is used."""
+def _in_form_of(first: WeightLayer, layer: WeightLayer) -> WeightLayer:
+    """A shared weight has one form in all its layers."""
     return replace(layer, bits=first.bits, group=first.group)
 
 
-def _wide(layer: Layer) -> Layer:
+def _as_int8(layer: WeightLayer) -> WeightLayer:
     return replace(layer, bits=8, group=layer.width)

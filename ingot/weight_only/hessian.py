@@ -1,4 +1,4 @@
-"""How the numbers that a layer reads vary: the mean of x x^T over what it was run on, and the largest of each."""
+"""Calibration statistics of the inputs of linears: the Hessian (mean of x xᵀ) and the peak of each channel."""
 
 from __future__ import annotations
 
@@ -13,48 +13,49 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter, Node
 
 from ingot.core.fx import module_path
-from ingot.weight_only.scheme import Layer
+from ingot.weight_only.scheme import WeightLayer
 
-ENOUGH = 4  # SmolLM2 rounded with 417 tokens: KL to float 0.19 with 4 and 5, 0.20 with 1 and 2, 0.21 with 10
-WIDTHS = 2  # of rows to look at: more hardly changed how SmolLM2's weights are rounded
-STRIP = 256  # rows of a matrix that are computed and kept from the diagonal on: the rest is its mirror image
+SHRINKAGE = 4  # SmolLM2 rounded with 417 tokens: KL to float 0.19 with 4 and 5, 0.20 with 1 and 2, 0.21 with 10
+ROWS_PER_CHANNEL = 2  # calibration rows per input channel: more hardly changed the rounding of SmolLM2
+STRIP = 256  # rows of the symmetric matrix in one strip; only the part from the diagonal on is computed and stored
 
 
 @dataclass(frozen=True, eq=False)
-class Read:
-    """What one layer reads: the mean of x x^T in strips, and the largest magnitude of each channel."""
+class InputStatistics:
+    """Inputs of one layer: the mean of x xᵀ in strips, and the largest magnitude of each channel."""
 
     strips: tuple[Tensor, ...]
     peak: Tensor
-    rows: int  # that were looked at
-    columns: Tensor | None = None  # by which it is divided since it was recorded
-    inside: Tensor | None = None  # and turned
+    rows: int  # that were recorded
+    input_scales: Tensor | None = None  # the layer reads x / input_scales instead of x
+    input_rotation: Tensor | None = None  # and rotates that
 
     @property
-    def second(self) -> Tensor:
-        """The mean of x x^T, as far as can be told; made when asked for, a model's would be as large as the model."""
-        whole = self._recorded()
-        if self.columns is not None:
-            factors = torch.where(self.columns == 0, 0.0, 1 / self.columns)  # nothing is known where it was silenced
+    def hessian(self) -> Tensor:
+        """The mean of x xᵀ, shrunk; computed on access, since those of a whole model are as large as the model."""
+        whole = self._assembled()
+        if self.input_scales is not None:
+            factors = torch.where(self.input_scales == 0, 0.0, 1 / self.input_scales)  # a zero scale: no statistics
             whole.mul_(factors).mul_(factors[:, None])
-        return self._doubted(whole if self.inside is None else self.inside @ whole @ self.inside.T)
+        rotation = self.input_rotation
+        return self._shrunk(whole if rotation is None else rotation @ whole @ rotation.T)
 
-    def _doubted(self, whole: Tensor) -> Tensor:
-        """How loud a channel is shows after a few rows; how two go together hardly does before there are many rows."""
-        loud, doubt = whole.diagonal().clone(), len(whole) / (len(whole) + ENOUGH * self.rows)
-        whole.mul_(1 - doubt).diagonal().copy_(loud)
+    def _shrunk(self, whole: Tensor) -> Tensor:
+        """Shrink off-diagonals (cf. Ledoit & Wolf 2004): channel powers need few rows, correlations need many."""
+        powers, amount = whole.diagonal().clone(), len(whole) / (len(whole) + SHRINKAGE * self.rows)
+        whole.mul_(1 - amount).diagonal().copy_(powers)
         return whole
 
-    def _recorded(self) -> Tensor:
+    def _assembled(self) -> Tensor:
         whole = torch.empty(len(self.peak), len(self.peak))
         for here, strip in zip(_strips(len(self.peak)), self.strips, strict=True):
             whole[here, here.start :] = strip
             whole[here.start :, here] = strip.T
         return whole
 
-    def changed(self, columns: Tensor | None, inside: Tensor | None) -> Read:
-        """Of inside @ (x / columns)."""
-        return replace(self, columns=columns, inside=inside)
+    def transformed(self, input_scales: Tensor | None, input_rotation: Tensor | None) -> InputStatistics:
+        """The statistics of input_rotation @ (x / input_scales)."""
+        return replace(self, input_scales=input_scales, input_rotation=input_rotation)
 
 
 def _strips(width: int) -> list[slice]:
@@ -62,19 +63,19 @@ def _strips(width: int) -> list[slice]:
 
 
 @dataclass
-class Moments:
-    """Sums by name, how many rows went into each, and the largest among them."""
+class HessianRecorder:
+    """Running sums of x xᵀ, row counts and channel peaks, by name."""
 
     sums: dict[str, list[Tensor]] = field(default_factory=dict)
     peaks: dict[str, Tensor] = field(default_factory=dict)
     counts: dict[str, int] = field(default_factory=dict)
-    same: dict[str, str] = field(default_factory=dict)  # layers that read what another reads, looked at once
+    aliases: dict[str, str] = field(default_factory=dict)  # layers with the same input tensor: recorded once
     last: tuple[str, Any] = ("", None)
-    reads: dict[str, Read] = field(default_factory=dict)  # what has been asked for
+    finished: dict[str, InputStatistics] = field(default_factory=dict)
 
-    def see(self, name: str, x: Tensor) -> None:
+    def record(self, name: str, x: Tensor) -> None:
         if x is self.last[1] and self.last[0] != name:
-            self.same[name] = self.last[0]
+            self.aliases[name] = self.last[0]
             return
         self.last = (name, x)
         rows = x.detach().reshape(-1, x.shape[-1]).float()
@@ -84,65 +85,69 @@ class Moments:
         self.peaks[name] = torch.maximum(self.peaks.get(name, peak), peak)
 
     def _add(self, name: str, rows: Tensor) -> None:
-        places = _strips(rows.shape[1])
+        strips = _strips(rows.shape[1])
         if name not in self.sums:
-            self.sums[name] = [torch.zeros(p.stop - p.start, rows.shape[1] - p.start) for p in places]
-        for here, strip in zip(places, self.sums[name], strict=True):
+            self.sums[name] = [torch.zeros(p.stop - p.start, rows.shape[1] - p.start) for p in strips]
+        for here, strip in zip(strips, self.sums[name], strict=True):
             strip.addmm_(rows[:, here].T, rows[:, here.start :])
 
-    def of(self, name: str) -> Read | None:
-        """The same object for all that read the same."""
-        name = self.same.get(name, name)
+    def statistics_of(self, name: str) -> InputStatistics | None:
+        """One object for all layers that read the same tensor."""
+        name = self.aliases.get(name, name)
         if name in self.sums:
             strips = tuple(strip.div_(self.counts[name]) for strip in self.sums.pop(name))
-            self.reads[name] = Read(strips, self.peaks[name], self.counts[name])
-        return self.reads.get(name)
+            self.finished[name] = InputStatistics(strips, self.peaks[name], self.counts[name])
+        return self.finished.get(name)
 
 
 @contextmanager
-def watching(model: nn.Module) -> Iterator[Moments]:
-    """Of every linear of a model, by its path, while it is run in eager torch."""
-    found = Moments()
+def record_linear_inputs(model: nn.Module) -> Iterator[HessianRecorder]:
+    """Record the inputs of every nn.Linear, by module path, while the model runs in eager torch."""
+    recorder = HessianRecorder()
     linears = [(path, m) for path, m in model.named_modules() if isinstance(m, nn.Linear)]
-    hooks = [m.register_forward_pre_hook(partial(_see, found, path)) for path, m in linears]
+    hooks = [m.register_forward_pre_hook(partial(_record_first, recorder, path)) for path, m in linears]
     try:
         with torch.no_grad():
-            yield found
+            yield recorder
     finally:
         for hook in hooks:
             hook.remove()
 
 
-def _see(found: Moments, path: str, _: nn.Module, given: tuple[Any, ...]) -> None:
-    found.see(path, given[0])
+def _record_first(recorder: HessianRecorder, path: str, _: nn.Module, inputs: tuple[Any, ...]) -> None:
+    recorder.record(path, inputs[0])
 
 
-def by_layer(module: GraphModule, layers: Iterable[Layer], seen: Moments) -> dict[str, Read]:
-    """Moments of a model's modules for the layers of its program."""
+def statistics_by_layer(
+    module: GraphModule, layers: Iterable[WeightLayer], recorder: HessianRecorder
+) -> dict[str, InputStatistics]:
+    """What was recorded of a model's modules, by the layers of its exported program."""
     paths = {n.name: module_path(n) for n in module.graph.nodes}
-    found = {layer.name: seen.of(paths[layer.name]) for layer in layers if layer.kind == "linear"}
-    seen.reads.clear()  # who asked has them, and may let go of them
-    return {name: m for name, m in found.items() if m is not None}
+    found = {layer.name: recorder.statistics_of(paths[layer.name]) for layer in layers if layer.kind == "linear"}
+    recorder.finished.clear()  # the caller owns them now, and can free them one by one
+    return {name: s for name, s in found.items() if s is not None}
 
 
-def moments_of(module: GraphModule, layers: Iterable[Layer], batches: Iterable[tuple[Any, ...]]) -> dict[str, Read]:
-    """By running the program itself; what several layers read is looked at once."""
+def record_program_inputs(
+    module: GraphModule, layers: Iterable[WeightLayer], batches: Iterable[tuple[Any, ...]]
+) -> dict[str, InputStatistics]:
+    """Record by running the exported program; an input that several layers share is recorded once."""
     wanted = {layer.name for layer in layers if layer.kind == "linear"}
-    watch = _Watch(module, {n: str(n.args[0]) for n in module.graph.nodes if n.name in wanted})
+    run = _RecordingInterpreter(module, {n: str(n.args[0]) for n in module.graph.nodes if n.name in wanted})
     with torch.no_grad():
         for batch in batches:
-            watch.run(*batch)
-    found = {node.name: watch.seen.of(read) for node, read in watch.reads.items()}
-    return {name: m for name, m in found.items() if m is not None}
+            run.run(*batch)
+    found = {node.name: run.recorder.statistics_of(read) for node, read in run.reads.items()}
+    return {name: s for name, s in found.items() if s is not None}
 
 
-class _Watch(Interpreter):
+class _RecordingInterpreter(Interpreter):
     def __init__(self, module: GraphModule, reads: dict[Node, str]) -> None:
         super().__init__(module)
-        self.reads, self.seen = reads, Moments()
+        self.reads, self.recorder = reads, HessianRecorder()
         self.first = {read: node for node, read in reversed(list(reads.items()))}
 
     def run_node(self, n: Node) -> Any:
         if n in self.reads and self.first[self.reads[n]] is n:
-            self.seen.see(self.reads[n], self.fetch_args_kwargs_from_env(n)[0][0])
+            self.recorder.record(self.reads[n], self.fetch_args_kwargs_from_env(n)[0][0])
         return super().run_node(n)

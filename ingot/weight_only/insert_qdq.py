@@ -1,4 +1,4 @@
-"""Linears and embeddings of a program with integer weights, in the ops that backends know dynamic quantization by."""
+"""Insert quantized weights into a program, as the Q/DQ ops by which backends recognize dynamic quantization."""
 
 from __future__ import annotations
 
@@ -11,56 +11,58 @@ from torch.fx import GraphModule, Node
 
 from ingot.core.fx import add_constant, constant_of, delete_unused_tensors, inherited_meta, value_of
 from ingot.patches.reemit import Known, result_of
-from ingot.weight_only.gptq import Rounded, limits
-from ingot.weight_only.scheme import Layer
-from ingot.weight_only.weight_transforms import NONE, Change
+from ingot.weight_only.rounded_weight import RoundedWeight, code_range
+from ingot.weight_only.scheme import WeightLayer
+from ingot.weight_only.weight_transforms import NO_TRANSFORM, WeightTransform
 
 aten = torch.ops.aten
 
 
-def put_weights(made: GraphModule, layers: tuple[Layer, ...], rounded: Mapping[str, Rounded], dynamic: bool) -> None:
-    """Into the program; what is dequantized has the type that it is computed in.
+def insert_weights(
+    module: GraphModule, layers: tuple[WeightLayer, ...], rounded: Mapping[str, RoundedWeight], dynamic: bool
+) -> None:
+    """Replace float weights; dequantized values have the compute type.
 
-    Each linear rounds what it reads by itself: of those that share it XNNPACK makes delegates of their own.
+    Each linear gets a quantize of its own: XNNPACK puts linears that share one into separate delegates.
     """
-    _declare()
-    nodes, put = {n.name: n for n in made.graph.nodes}, _Put(made)
+    _register_ops()
+    nodes, insert = {n.name: n for n in module.graph.nodes}, _Inserter(module)
     for layer in layers:
         node = nodes[layer.name]
         if layer.kind == "embedding":
-            put.embedding(node, layer, rounded[layer.name])
+            insert.embedding(node, layer, rounded[layer.name])
             continue
-        if dynamic and not rounded_by_model(node.args[0]):
-            node.update_arg(0, put.by_token(node))
-        node.update_arg(1, put.weight(node, layer, rounded[layer.name]))
-    made.graph.eliminate_dead_code()
-    delete_unused_tensors(made)  # the float weights
-    made.recompile()
+        if dynamic and not is_dequantized(node.args[0]):
+            node.update_arg(0, insert.quantized_per_token(node))
+        node.update_arg(1, insert.dequantized_weight(node, layer, rounded[layer.name]))
+    module.graph.eliminate_dead_code()
+    delete_unused_tensors(module)  # the float weights
+    module.recompile()
 
 
-def put_biases(made: GraphModule, changes: Mapping[str, Change]) -> None:
-    """Of linears that give another value than they did."""
-    for node in list(made.graph.nodes):
-        change = changes.get(node.name, NONE)
+def insert_biases(module: GraphModule, transforms: Mapping[str, WeightTransform]) -> None:
+    """Transformed biases of the linears whose output is rotated or scaled."""
+    for node in list(module.graph.nodes):
+        transform = transforms.get(node.name, NO_TRANSFORM)
         last = node.args[2] if len(node.args) > 2 and node.target is aten.linear.default else None
         bias = constant_of(last) if isinstance(last, Node) else None
-        if bias is not None and (change.outside is not None or change.rows is not None):
-            node.update_arg(2, add_constant(made, change.bias(bias), f"{node.name}_bias", node))
+        if bias is not None and (transform.output_rotation is not None or transform.output_scales is not None):
+            node.update_arg(2, add_constant(module, transform.bias(bias), f"{node.name}_bias", node))
 
 
-def _declare() -> None:
-    import executorch.exir.passes._quant_patterns_and_replacements  # noqa: F401  embeddings of integers
+def _register_ops() -> None:
+    import executorch.exir.passes._quant_patterns_and_replacements  # noqa: F401  quantized embeddings
     import torch.ao.quantization.fx._decomposed  # noqa: F401
-    import torchao.quantization  # noqa: F401  quantize_affine and its kin
+    import torchao.quantization  # noqa: F401  quantize_affine and its counterparts
 
 
-def rounded_by_model(x: Any) -> bool:
-    """The model does so itself: somebody quantized it before."""
+def is_dequantized(x: Any) -> bool:
+    """The model quantizes this activation itself: it was quantized before capture."""
     return isinstance(x, Node) and x.target is torch.ops.torchao.dequantize_affine.default
 
 
-class _Put:
-    """What is put into one program; results of ops that look the same are looked up, a decoder repeats itself."""
+class _Inserter:
+    """Inserts into one program. Fake results of equal ops are memoized, since a decoder repeats its blocks."""
 
     def __init__(self, module: GraphModule) -> None:
         self.module, self.known = module, Known()
@@ -72,33 +74,33 @@ class _Put:
         node.meta["val"] = result_of(self.known, op, torch.fx.map_arg(args, value_of), named)
         return node
 
-    def by_token(self, node: Node) -> Node:
-        """What it reads, rounded to int8, the range of each token found when it runs."""
+    def quantized_per_token(self, node: Node) -> Node:
+        """The linear's input through int8 Q/DQ, with qparams chosen per token at run time."""
         ops, x, val = torch.ops.torchao, node.args[0], value_of(node.args[0])  # type: ignore[arg-type]
-        block, numbers = [1] * (val.dim() - 1) + [val.shape[-1]], (torch.int8, -128, 127)
+        block, form = [1] * (val.dim() - 1) + [val.shape[-1]], (torch.int8, -128, 127)
         kinds = (torch.finfo(torch.float32).eps, torch.float32, torch.int8)
-        chosen = self._call(node, ops.choose_qparams_affine.default, x, "ASYMMETRIC", block, *numbers, *kinds)
-        scale, zero = (self._call(node, operator.getitem, chosen, i) for i in (0, 1))
-        stored = self._call(node, ops.quantize_affine.default, x, block, scale, zero, *numbers)
+        qparams = self._call(node, ops.choose_qparams_affine.default, x, "ASYMMETRIC", block, *form, *kinds)
+        scale, zero = (self._call(node, operator.getitem, qparams, i) for i in (0, 1))
+        stored = self._call(node, ops.quantize_affine.default, x, block, scale, zero, *form)
         return self._call(
-            node, ops.dequantize_affine.default, stored, block, scale, zero, *numbers, output_dtype=val.dtype
+            node, ops.dequantize_affine.default, stored, block, scale, zero, *form, output_dtype=val.dtype
         )
 
-    def weight(self, node: Node, layer: Layer, r: Rounded) -> Node:
-        ops, (low, high) = torch.ops.quantized_decomposed, limits(layer.bits)
+    def dequantized_weight(self, node: Node, layer: WeightLayer, r: RoundedWeight) -> Node:
+        ops, (low, high) = torch.ops.quantized_decomposed, code_range(layer.bits)
         codes = add_constant(self.module, r.codes, f"{layer.name}_codes", node)
         if layer.group == layer.width:
             scales = add_constant(self.module, r.scales[:, 0], f"{layer.name}_scales", node)
             zeros = add_constant(self.module, torch.zeros(layer.rows, dtype=torch.int64), f"{layer.name}_zeros", node)
             return self._call(node, ops.dequantize_per_channel.default, codes, scales, zeros, 0, low, high, torch.int8)
         scales = add_constant(self.module, r.scales, f"{layer.name}_scales", node)
-        zeros = add_constant(self.module, r.zeros, f"{layer.name}_zeros", node)
-        numbers = (low, high, torch.int8, layer.group, torch.float32)
-        return self._call(node, ops.dequantize_per_channel_group.default, codes, scales, zeros, *numbers)
+        zeros = add_constant(self.module, r.zero_points, f"{layer.name}_zeros", node)
+        form = (low, high, torch.int8, layer.group, torch.float32)
+        return self._call(node, ops.dequantize_per_channel_group.default, codes, scales, zeros, *form)
 
-    def embedding(self, node: Node, layer: Layer, r: Rounded) -> None:
-        """Rows are looked up as integers; the kernel is the runtime's own."""
-        ops, (low, high) = torch.ops.quantized_decomposed, limits(layer.bits)
+    def embedding(self, node: Node, layer: WeightLayer, r: RoundedWeight) -> None:
+        """A lookup of integer rows, dequantized by a kernel of the runtime."""
+        ops, (low, high) = torch.ops.quantized_decomposed, code_range(layer.bits)
         scales = add_constant(
             self.module, r.scales if layer.group < layer.width else r.scales[:, 0], f"{layer.name}_scales", node
         )
@@ -107,7 +109,7 @@ class _Put:
             codes = add_constant(self.module, r.codes, f"{layer.name}_codes", node)
             made = self._call(node, ops.embedding_byte.default, codes, scales, None, low, high, indices)
         else:
-            codes = add_constant(self.module, r.packed, f"{layer.name}_codes", node)
+            codes = add_constant(self.module, r.packed_int4, f"{layer.name}_codes", node)
             made = self._call(
                 node, ops.embedding_4bit.dtype, codes, scales, None, low, high, indices, dtype=torch.float32
             )

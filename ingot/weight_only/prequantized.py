@@ -1,7 +1,7 @@
-"""Weights that somebody rounded before: found by trying, and taken over as they are.
+"""Prequantized weights: recover the codes and scales of a weight that was quantized before, without a new error.
 
-A model that torchao quantized arrives as float numbers that all lie on grids of a few steps (its dequantize is folded
-like any constant); so does a checkpoint of four-bit codes. Rounding them again by other scales would only add noise.
+A model that torchao quantized is captured with float weights on a grid of a few steps, because its dequantize is folded
+as a constant; so is a checkpoint of four-bit codes. New scales would only add noise to them.
 """
 
 from __future__ import annotations
@@ -9,32 +9,32 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ingot.weight_only.gptq import Rounded, held, limits
+from ingot.weight_only.rounded_weight import RoundedWeight, as_stored, code_range
 
-NEAR = 0.02  # of a step: what bfloat16 leaves of a number on the grid; by chance no group of many comes so near
+GRID_TOLERANCE = 0.02  # of a step: covers the rounding of bfloat16; a group of random weights never fits this well
 
 
-def recovered(weight: Tensor, bits: int, group: int) -> Rounded | None:
-    """Codes and scales whose products are these weights; None where there are none."""
+def recover_codes(weight: Tensor, bits: int, group: int) -> RoundedWeight | None:
+    """Codes and scales whose product is this weight; None where there are none."""
     rows, width = weight.shape
-    parts = weight.view(rows, width // group, group)
-    if _scales(parts[:1], bits) is None:  # quick, and enough for almost every weight
+    groups = weight.view(rows, width // group, group)
+    if _recover_scales(groups[:1], bits) is None:  # rejects almost every float weight by its first row
         return None
-    scales = _scales(parts, bits)
+    scales = _recover_scales(groups, bits)
     if scales is None:
         return None
-    codes = (parts / scales[..., None]).round().clamp(*limits(bits))
-    return Rounded(codes.view(rows, width).to(torch.int8), held(scales, bits))
+    codes = (groups / scales[..., None]).round().clamp(*code_range(bits))
+    return RoundedWeight(codes.view(rows, width).to(torch.int8), as_stored(scales, bits))
 
 
-def _scales(parts: Tensor, bits: int) -> Tensor | None:
-    """The largest number of a group is some code: the first that makes all the others codes too."""
-    most, (low, high) = parts.abs().amax(-1), limits(bits)
-    found = torch.where(most > 0, torch.nan, 1.0)
+def _recover_scales(groups: Tensor, bits: int) -> Tensor | None:
+    """The peak of a group has some code: take the smallest code for which all other weights are codes too."""
+    peak, (low, high) = groups.abs().amax(-1), code_range(bits)
+    found = torch.where(peak > 0, torch.nan, 1.0)
     for code in range(1, -low + 1):
         if not found.isnan().any():
             return found
-        steps = parts * code / most[..., None]
-        fits = ((steps - steps.round()).abs() < NEAR).all(-1) & (steps.amax(-1) < high + 0.5)
-        found = torch.where(found.isnan() & fits, most / code, found)
+        steps = groups * code / peak[..., None]
+        fits = ((steps - steps.round()).abs() < GRID_TOLERANCE).all(-1) & (steps.amax(-1) < high + 0.5)
+        found = torch.where(found.isnan() & fits, peak / code, found)
     return None if found.isnan().any() else found

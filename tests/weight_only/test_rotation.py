@@ -1,4 +1,4 @@
-"""A decoder's stream turned by an orthogonal matrix: found by computing, exact in float, less noise when rounded."""
+"""Rotation of the residual stream: found by computing, exact in float, less noise after rounding."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ import ingot
 from ingot import api
 from ingot.config.recipe import recipe_from
 from ingot.core.fx import add_constant, copy_graph_module
-from ingot.llm import pipeline as road
 from ingot.llm.decoder import Decoder
+from ingot.llm.pipeline import decode_batches
 from ingot.rewrite.apply import rewrite_for
 from ingot.targets.registry import find_target
 from ingot.verify.localize.graph_errors import error_along
-from ingot.weight_only.cast import cast_weights
-from ingot.weight_only.hessian import Read
-from ingot.weight_only.insert_qdq import put_biases
+from ingot.weight_only.cast_weights import cast_weights
+from ingot.weight_only.hessian import InputStatistics
+from ingot.weight_only.insert_qdq import insert_biases
 from ingot.weight_only.options import Weights
-from ingot.weight_only.pipeline import chosen_weights
-from ingot.weight_only.residual_stream import stream_of, turn
-from ingot.weight_only.rotation import turned
-from ingot.weight_only.scheme import layers_of, weight_of
-from ingot.weight_only.smoothing import evened, with_even
-from ingot.weight_only.weight_transforms import NONE
-from tests.llm.test_llm import KINDS, tiny
+from ingot.weight_only.quantize_weights import quantize_weights
+from ingot.weight_only.residual_stream import find_residual_stream, rotation_matrix
+from ingot.weight_only.rotation import find_rotation
+from ingot.weight_only.scheme import find_weight_layers, weight_of
+from ingot.weight_only.smoothquant import add_smoothing, find_smoothing
+from ingot.weight_only.weight_transforms import NO_TRANSFORM
+from tests.llm.test_llm import ARCHITECTURES, tiny_decoder
 
 
-def loud(kind: str = "Llama") -> Any:
-    """Gains of norms that differ, biases, and a channel that is louder than all others, as trained decoders have."""
-    model = tiny(kind)
+def outlier_decoder(architecture: str = "Llama") -> Any:
+    """Norm gains that differ, biases, and one outlier channel, as trained decoders have."""
+    model = tiny_decoder(architecture)
     torch.manual_seed(1)
     with torch.no_grad():
         for name, value in model.named_parameters():
@@ -47,52 +47,52 @@ def loud(kind: str = "Llama") -> Any:
 
 
 def captured(decoder: Decoder, many: int, target: str = "xnnpack") -> GraphModule:
-    program = api.capture(decoder, decoder.example(many))
+    program = api.capture(decoder, decoder.example_inputs(many))
     return rewrite_for(program, find_target(target), recipe_from(None)).program.module
 
 
 @pytest.mark.parametrize("target", ["xnnpack", "vulkan"])
-@pytest.mark.parametrize("kind", KINDS)
-def test_turned_it_is_the_same_model(kind: str, target: str) -> None:
-    """Without any rounding, both methods give what they gave; a head that is tied, and one that is not."""
-    decoder = Decoder(loud(kind), 32).eval()
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_rotation_is_exact_in_float(architecture: str, target: str) -> None:
+    """Without rounding, decode and prefill give the same results; with a tied head and with an untied one."""
+    decoder = Decoder(outlier_decoder(architecture), 32).eval()
     for many, head_bits in ((1, 8), (1, 4), (8, 4)):
         module = captured(decoder, many, target)
-        layers = layers_of(module, 4, 32, 4, head_bits)
-        found = turned(module, layers, (), find_target(target).weight_only.fused_norm_gains)
+        layers = find_weight_layers(module, 4, 32, 4, head_bits)
+        found = find_rotation(module, layers, (), find_target(target).weight_only.fused_norm_gains)
         assert found is not None
         assert len(found.stream.writers) == 4
         assert len(found.stream.readers) == 11
         assert bool(found.tied) == (head_bits == 4)
-        batch = decoder.given(list(range(5, 5 + many)), decoder.empty(32), 0)
+        batch = decoder.inputs_for(list(range(5, 5 + many)), decoder.empty_cache(32), 0)
         with torch.no_grad():
             for wanted, made in zip(module(*batch), in_float(module, found, layers)(*batch), strict=True):
                 torch.testing.assert_close(made, wanted, rtol=2e-4, atol=2e-4)
 
 
-def in_float(module: GraphModule, found: Any, layers: Any, changes: Any = None) -> GraphModule:
-    """The program with changed weights that are not rounded."""
-    made, changes = copy_graph_module(module), changes or found.changes
-    found.put(made, layers)
-    put_biases(made, changes)
-    for node in [n for n in made.graph.nodes if n.name in changes]:
-        weight = changes.get(node.name, NONE).weight(weight_of(node))
-        node.update_arg(0 if "embedding" in str(node.target) else 1, add_constant(made, weight, "turned", node))
+def in_float(module: GraphModule, rotation: Any, layers: Any, transforms: Any = None) -> GraphModule:
+    """The program with transformed weights that are not rounded."""
+    made, transforms = copy_graph_module(module), transforms or rotation.transforms
+    rotation.apply_to(made, layers)
+    insert_biases(made, transforms)
+    for node in [n for n in made.graph.nodes if n.name in transforms]:
+        weight = transforms.get(node.name, NO_TRANSFORM).weight(weight_of(node))
+        node.update_arg(0 if "embedding" in str(node.target) else 1, add_constant(made, weight, "rotated", node))
     made.recompile()
     return made
 
 
-def test_the_matrix_is_orthogonal_and_always_the_same() -> None:
-    torch.testing.assert_close(turn(96) @ turn(96).T, torch.eye(96), rtol=0, atol=1e-5)
-    assert torch.equal(turn(96), turn(96))
+def test_the_matrix_is_orthogonal_and_deterministic() -> None:
+    torch.testing.assert_close(rotation_matrix(96) @ rotation_matrix(96).T, torch.eye(96), rtol=0, atol=1e-5)
+    assert torch.equal(rotation_matrix(96), rotation_matrix.__wrapped__(96))
 
 
-def test_a_loud_channel_does_less_harm() -> None:
-    """By the artefact; what is turned can still be compared with the float program, value by value."""
-    decoder = Decoder(loud(), 32).eval()
+def test_rotation_reduces_the_noise_of_an_outlier_channel() -> None:
+    """In the artefact; rotated values can still be compared with the float program, one by one."""
+    decoder = Decoder(outlier_decoder(), 32).eval()
     texts = torch.randint(0, 256, (12, 24), generator=torch.Generator().manual_seed(2)).tolist()
-    program = api.capture(decoder, decoder.example(1))
-    batches = [step for tokens in texts for step in road.steps_of(decoder, tokens)]
+    program = api.capture(decoder, decoder.example_inputs(1))
+    batches = [step for tokens in texts for step in decode_batches(decoder, tokens)]
     made = {
         rotate: cast_weights(program, "xnnpack", {"scheme": "8da8w", "rotate": rotate}, batches)
         for rotate in (True, False)
@@ -101,13 +101,13 @@ def test_a_loud_channel_does_less_harm() -> None:
     assert logits[True] > logits[False] + 3
     assert len(made[True].delegates) == len(made[False].delegates)
     errors = error_along(made[True].evidence.program, made[True].evidence.quantized, batches[0])
-    turned_back = [n for n in made[True].evidence.quantized.graph.nodes if "ingot_inverse_transform" in n.meta]
-    assert len(turned_back) > 8
-    assert min(errors[n.meta["ingot_inverse_transform"][0]] for n in turned_back) > 8
+    rotated = [n for n in made[True].evidence.quantized.graph.nodes if "ingot_was" in n.meta]
+    assert len(rotated) > 8
+    assert min(errors[n.meta["ingot_was"][0]] for n in rotated) > 8
 
 
 class Block(nn.Module):
-    """Of the usual kind, but for what is done with the stream on the way."""
+    """A usual decoder block, with `between` applied to what it adds to the residual stream."""
 
     def __init__(self, between: Callable[[torch.Tensor], torch.Tensor] | nn.Module, norm: nn.Module) -> None:
         super().__init__()
@@ -133,12 +133,12 @@ class Norm(nn.Module):
 TOKENS = (torch.randint(0, 40, (1, 5), generator=torch.Generator().manual_seed(0)),)
 
 
-def stream_in(model: nn.Module, given: tuple[torch.Tensor, ...] = TOKENS) -> Any:
-    module = rewrite_for(api.capture(model.eval(), given), find_target("xnnpack"), recipe_from(None)).program.module
-    return stream_of(module, layers_of(module, 4, 32, 4, 4))
+def stream_in(model: nn.Module, inputs: tuple[torch.Tensor, ...] = TOKENS) -> Any:
+    module = rewrite_for(api.capture(model.eval(), inputs), find_target("xnnpack"), recipe_from(None)).program.module
+    return find_residual_stream(module, find_weight_layers(module, 4, 32, 4, 4))
 
 
-def test_what_lets_it_through_is_found_by_computing() -> None:
+def test_ops_that_commute_with_a_rotation_are_found_by_computing() -> None:
     found = stream_in(Block(lambda y: 0.5 * y, Norm()))
     assert found is not None
     assert len(found.writers) == 1
@@ -148,18 +148,18 @@ def test_what_lets_it_through_is_found_by_computing() -> None:
 @pytest.mark.parametrize(
     ("between", "norm"),
     [(torch.relu, Norm()), (Norm(), Norm()), (nn.Identity(), Norm(0.1)), (nn.Identity(), nn.LayerNorm(64))],
-    ids=["a relu on it", "a norm behind a linear", "a norm with an offset", "a layer norm"],
+    ids=["relu", "norm after a linear", "norm with an offset", "layer norm"],
 )
-def test_who_looks_at_single_channels_keeps_it_as_it_is(between: Any, norm: nn.Module) -> None:
+def test_an_op_that_is_not_rotation_invariant_prevents_rotation(between: Any, norm: nn.Module) -> None:
     model = Block(between, norm)
     assert stream_in(model) is None
     casting = ingot.cast(model, TOKENS, target="xnnpack", weights="8da8w", calibration=[TOKENS])
     assert casting.check.outputs[0].sqnr_db > 25
-    assert any("not rotated: " in n and "test_turning.py:" in n for n in casting.notes)
+    assert any("not rotated: " in n and "test_rotation.py:" in n for n in casting.notes)
 
 
 class Both(Block):
-    """A linear that reads the stream and writes to it."""
+    """A linear that both reads and writes the residual stream."""
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.table(tokens)
@@ -167,7 +167,7 @@ class Both(Block):
 
 
 class Clipped(Block):
-    """Loud channels are cut, quiet ones are not."""
+    """Outlier channels are clipped, the others are not."""
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.head(self.norm(self.table(tokens).clamp(-8, 8)))
@@ -181,7 +181,7 @@ class Mixed(Block):
 
 
 class Gated(Block):
-    """A product with one number a token."""
+    """A product with one number per token."""
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.table(tokens)
@@ -190,7 +190,7 @@ class Gated(Block):
 
 
 class Shared(Block):
-    """One linear behind two norms: turned, it is two."""
+    """A linear shared by two norms: rotated, it has two weights."""
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.table(tokens)
@@ -198,37 +198,39 @@ class Shared(Block):
         return self.head(self.other(x + self.down(torch.relu(self.up(self.other(x))))))
 
 
-def odd(kind: type[Block]) -> Block:
-    torch.manual_seed(0)  # its norms have gains of their own
-    model = kind(nn.Identity(), Norm()).eval()
+def unusual(block: type[Block]) -> Block:
+    torch.manual_seed(0)  # norms have random gains
+    model = block(nn.Identity(), Norm()).eval()
     model.square, model.mix, model.one, model.other = nn.Linear(64, 64), nn.Linear(5, 5), nn.Linear(64, 1), Norm()
     with torch.no_grad():
         model.table.weight[:, 3] *= 30
     return model
 
 
-@pytest.mark.parametrize("kind", [Both, Clipped, Gated, Shared])
+@pytest.mark.parametrize("block", [Both, Clipped, Gated, Shared])
 @pytest.mark.parametrize("scheme", ["8da8w", "8da4w"])
-def test_odd_models_are_right_all_the_same(kind: type[Block], scheme: str) -> None:
-    """By the artefact; as near to float as without turning, or nearer."""
+def test_unusual_blocks_are_correct(block: type[Block], scheme: str) -> None:
+    """In the artefact; the SQNR to float is at most 3 dB below that without rotation."""
     batches = [(torch.randint(0, 40, (1, 5), generator=torch.Generator().manual_seed(i)),) for i in range(60)]
     made = [
-        ingot.cast(odd(kind), batches[0], target="xnnpack", weights=w, calibration=batches).check.outputs[0].sqnr_db
+        ingot.cast(unusual(block), batches[0], target="xnnpack", weights=w, calibration=batches)
+        .check.outputs[0]
+        .sqnr_db
         for w in (scheme, f"{scheme},rotate=no")
     ]
     assert made[0] > made[1] - 3
     assert made[0] > (25 if scheme == "8da8w" else 10)
 
 
-def test_a_weight_that_is_turned_in_two_ways_is_counted_twice() -> None:
-    casting = ingot.cast(odd(Shared), TOKENS, target="xnnpack", weights="8da8w", calibration=[TOKENS])
+def test_a_shared_weight_with_two_rotations_is_counted_twice() -> None:
+    casting = ingot.cast(unusual(Shared), TOKENS, target="xnnpack", weights="8da8w", calibration=[TOKENS])
     ups = [layer for layer in casting.layers if layer.rows == 96]
     downs = [layer for layer in casting.layers if layer.width == 96]
     assert [layer.bytes > 0 for layer in ups] == [True, True]
     assert [layer.bytes > 0 for layer in downs] == [True, False]
 
 
-def test_a_long_net_without_an_end_is_given_up_in_time() -> None:
+def test_the_search_is_linear_in_the_length_of_the_model() -> None:
     class Long(Block):
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
             x = torch.relu(self.table(tokens))
@@ -236,47 +238,47 @@ def test_a_long_net_without_an_end_is_given_up_in_time() -> None:
                 x = x + torch.relu(x * 0.5)
             return self.head(x)
 
-    assert stream_in(odd(Long)) is None  # by doubling at each block it would take years
+    assert stream_in(unusual(Long)) is None  # doubling at each block, it would not end
 
 
-def test_a_bias_that_is_an_input_keeps_the_stream_as_it_is() -> None:
+def test_a_bias_that_is_an_input_prevents_rotation() -> None:
     class Given(Block):
         def forward(self, tokens: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
             x = self.table(tokens)
             return self.head(self.norm(x + nn.functional.linear(self.norm(x), self.square.weight, bias)))
 
-    assert stream_in(odd(Given), (*TOKENS, torch.randn(64))) is None
+    assert stream_in(unusual(Given), (*TOKENS, torch.randn(64))) is None
 
 
-def test_a_linear_over_tokens_keeps_the_stream_as_it_is() -> None:
-    assert stream_in(odd(Mixed)) is None
+def test_a_linear_over_tokens_prevents_rotation() -> None:
+    assert stream_in(unusual(Mixed)) is None
 
 
-def test_a_head_that_gets_more_bits_than_its_table_is_not_tied_to_it() -> None:
-    decoder = Decoder(loud(), 32).eval()
+def test_a_head_with_more_bits_than_its_embedding_is_not_tied_to_it() -> None:
+    decoder = Decoder(outlier_decoder(), 32).eval()
     module = captured(decoder, 1)
     for most, tied in ((None, 1), (10**6, 0)):
         asked = Weights("8da4w", embedding_bits=4, head_bits=4, most_bytes=most)
-        chosen = chosen_weights(module, asked, [])
-        assert chosen.turned is not None
-        assert len(chosen.turned.tied) == tied
+        chosen = quantize_weights(module, asked, [])
+        assert chosen.rotation is not None
+        assert len(chosen.rotation.tied) == tied
 
 
-def test_channels_evened_out_by_a_factor_are_the_same_model() -> None:
-    """Without rounding: what one linear divides by, another multiplies with."""
+def test_smoothquant_is_exact_in_float() -> None:
+    """Without rounding: one linear divides by the scales, another multiplies by them."""
     torch.manual_seed(0)
-    decoder = Decoder(loud(), 32).eval()
+    decoder = Decoder(outlier_decoder(), 32).eval()
     module = captured(decoder, 1)
-    layers = layers_of(module, 8, 32, 8, 8)
+    layers = find_weight_layers(module, 8, 32, 8, 8)
     downs = [layer.name for layer in layers if layer.width == 160]
-    read = {n: Read((torch.eye(160),), torch.rand(160) * 50 + 0.1, 1000) for n in downs}
-    found = turned(module, layers, ())
-    assert found is not None
-    even = evened(module, layers, read, found.changes, ())
-    assert [e.source is not None for e in even] == [True, True]
-    changes = with_even(found.changes, even)
-    made = in_float(module, found, layers, changes)
-    batch = decoder.given([7], decoder.empty(32), 0)
+    statistics = {n: InputStatistics((torch.eye(160),), torch.rand(160) * 50 + 0.1, 1000) for n in downs}
+    rotation = find_rotation(module, layers, ())
+    assert rotation is not None
+    smoothing = find_smoothing(module, layers, statistics, rotation.transforms, ())
+    assert [s.producer is not None for s in smoothing] == [True, True]
+    transforms = add_smoothing(rotation.transforms, smoothing)
+    made = in_float(module, rotation, layers, transforms)
+    batch = decoder.inputs_for([7], decoder.empty_cache(32), 0)
     with torch.no_grad():
         for wanted, got in zip(module(*batch), made(*batch), strict=True):
             torch.testing.assert_close(got, wanted, rtol=2e-4, atol=2e-4)
@@ -288,25 +290,25 @@ class Returned(Block):
         return torch.cat([self.head(self.norm(x)), x], -1)
 
 
-def test_a_stream_that_is_returned_is_left_alone() -> None:
+def test_a_stream_that_is_returned_is_not_rotated() -> None:
     assert stream_in(Returned(nn.Identity(), Norm())) is None
 
 
-def test_weights_that_came_rounded_are_not_turned() -> None:
-    """Turning would take them off their grid."""
+def test_prequantized_weights_are_not_rotated() -> None:
+    """Rotation would move them off their grid."""
     model = Block(nn.Identity(), Norm()).eval()
     with torch.no_grad():
         steps = torch.randint(-7, 8, (96, 64), generator=torch.Generator().manual_seed(0)).float()
         model.up.weight.copy_(steps / 64)
     module = rewrite_for(api.capture(model, TOKENS), find_target("xnnpack"), recipe_from(None)).program.module
-    chosen = chosen_weights(module, Weights("8da4w", embedding_bits=8, head_bits=8), [TOKENS])
-    assert chosen.turned is None
-    assert chosen.notes == ("not rotated: some of its weights came rounded",)
+    chosen = quantize_weights(module, Weights("8da4w", embedding_bits=8, head_bits=8), [TOKENS])
+    assert chosen.rotation is None
+    assert chosen.notes == ("residual stream not rotated: some of its weights are prequantized",)
     up = next(layer.name for layer in chosen.layers if layer.rows == 96)
-    torch.testing.assert_close(chosen.rounded[up].real, steps / 64)
+    torch.testing.assert_close(chosen.rounded[up].dequantized, steps / 64)
 
 
-def test_it_can_be_done_without() -> None:
+def test_rotation_can_be_disabled() -> None:
     model = Block(nn.Identity(), Norm())
     how = {"target": "xnnpack", "calibration": [TOKENS]}
     plain, asked, usual = (
@@ -314,5 +316,5 @@ def test_it_can_be_done_without() -> None:
     )
     assert plain != usual
     assert asked == usual
-    with pytest.raises(ingot.IngotError, match="rotate is yes or no"):
+    with pytest.raises(ingot.IngotError, match="rotate must be yes or no"):
         ingot.cast(model, TOKENS, weights="8da8w,rotate=perhaps", **how)

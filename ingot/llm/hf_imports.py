@@ -1,4 +1,4 @@
-"""`transformers`, also beside a torchvision that was built for another torch."""
+"""Import `transformers` and torchvision, also where torchvision was built for another torch."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ingot.errors import InputError
 INSTALL = "pip install 'transformers>=5,<6'"
 
 
-def transformers() -> ModuleType:
-    """It imports torchvision where it finds one, so that must import first."""
+def import_transformers() -> ModuleType:
+    """`transformers` imports torchvision where it is installed, so torchvision is imported first."""
     with contextlib.suppress(ImportError):
-        torchvision()
+        import_torchvision()
     try:
         import transformers
     except ImportError as e:
@@ -26,8 +26,8 @@ def transformers() -> ModuleType:
     return transformers
 
 
-def torchvision() -> ModuleType:
-    """PyPI's wheel links CUDA: beside a CPU build of torch its C++ ops are missing. They are declared, never run."""
+def import_torchvision() -> ModuleType:
+    """PyPI's wheel links CUDA: with a CPU build of torch its C++ ops are missing. They are declared, never run."""
     try:
         import torchvision.models
     except RuntimeError as e:
@@ -42,6 +42,6 @@ def _declare_ops() -> None:
     library = torch.library.Library("torchvision", "FRAGMENT")
     for op in ("nms", "qnms"):
         library.define(f"{op}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
-    _declare_ops.kept = library  # type: ignore[attr-defined]  # a dropped Library takes its ops with it
+    _declare_ops.kept = library  # type: ignore[attr-defined]  # a Library that is freed removes its ops
     for name in [n for n in sys.modules if n.split(".")[0] == "torchvision"]:
         del sys.modules[name]

@@ -1,0 +1,89 @@
+"""The entry of the weight-only pipeline: a captured program in, a verified casting with integer weights out."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from ingot.capture.export import Program
+from ingot.config.recipe import recipe_from
+from ingot.core.host_memory import trim_heap
+from ingot.core.progress import Silent, Steps
+from ingot.plan.solve import unquantized
+from ingot.result.assemble import lowered, verified
+from ingot.result.casting import Casting
+from ingot.rewrite.apply import rewrite_for
+from ingot.targets.registry import find_target
+from ingot.verify.check import Evidence
+from ingot.weight_only.hessian import HessianRecorder
+from ingot.weight_only.options import refuse_activation_settings, resolve_for_target, weights_from
+from ingot.weight_only.quantize_weights import add_weight_decisions, quantize_weights
+
+Batch = tuple[torch.Tensor, ...]
+
+
+def cast_weights(
+    program: Program,
+    target: str,
+    weights: Any,
+    batches: list[Batch],
+    recipe: Any = None,
+    steps: Steps | None = None,
+    on_mismatch: str = "raise",
+    recorded: HessianRecorder | None = None,
+    other_methods: Mapping[str, tuple[Program, list[Batch]]] | None = None,
+    checked: list[Batch] | None = None,
+) -> Casting:
+    """Weights become integers; activations stay float, or are quantized per token at run time: no ranges are recorded.
+
+    `other_methods` are further methods of the same model, each with the batches that verify it. `checked` verify the
+    first; by default the calibration batches do.
+    """
+    settings, asked, steps = recipe_from(recipe), weights_from(weights), steps or Steps(Silent())
+    backend = find_target(target, settings.options, settings.extra_backends)
+    asked = resolve_for_target(asked, backend)
+    refuse_activation_settings(settings)
+    form = rewrite_for(program, backend, settings)
+    with steps("quantize"):
+        gains = backend.weight_only.fused_norm_gains
+        chosen = quantize_weights(form.program.module, asked, batches, recorded, gains)
+        trim_heap()
+        parts = {n: rewrite_for(p, backend, settings).program for n, (p, _) in (other_methods or {}).items()}
+        methods = {n: (p, chosen.apply_to(p.module)) for n, p in parts.items()}
+        quantized, layers, notes = chosen.apply_to(form.program.module), chosen.layers, chosen.notes
+        del chosen  # frees the unpacked codes of embeddings
+    facts = (form.program.module, backend, form.program.fingerprint, form.rewrites)
+    plan = add_weight_decisions(unquantized(*facts, "only weights are quantized"), layers, asked, notes)
+    plan = replace(plan, settings={**settings.remembered, "weights": asked.scheme})
+    trim_heap()
+    casting = lowered(program, form.program, quantized, plan, backend, settings, steps, methods, in_double=False)
+    done = verified(replace(casting, layers=layers), checked or batches or [program.example_inputs], steps, on_mismatch)
+    for name, evidence in casting.needed_evidence.others.items():
+        trim_heap()
+        done = _verify_method(done, evidence, (other_methods or {})[name][1], steps, on_mismatch)
+    return done
+
+
+def _verify_method(
+    casting: Casting, evidence: Evidence, batches: list[Batch], steps: Steps, on_mismatch: str
+) -> Casting:
+    """Verify one more method. Its outputs are prefixed with its name, and the check passes only if all methods do."""
+    own = replace(casting, evidence=evidence, check=None)
+    check = verified(own, batches or [evidence.program.example_inputs], steps, on_mismatch).check
+    assert check is not None
+    assert casting.check is not None
+    outputs = tuple(replace(o, name=f"{evidence.method}: {o.name}") for o in check.outputs)
+    both = replace(
+        casting.check,
+        outputs=(*casting.check.outputs, *outputs),
+        passed=casting.check.passed and check.passed,
+        culprit=casting.check.culprit or check.culprit,
+    )
+    delegates, host_ops = len(evidence.delegates), len(evidence.host_ops)
+    note = (
+        f"method {evidence.method}: {delegates} delegate{'s' * (delegates != 1)}, {host_ops} host ops, shared weights"
+    )
+    return replace(casting, check=both, notes=(*casting.notes, note))
