@@ -22,7 +22,7 @@ from ingot.result.details.versions import versions_of
 from ingot.result.report.text import plain
 from ingot.runtime.worker import run_pte
 from ingot.targets.registry import find_target
-from ingot.verify.check import tensors_of
+from ingot.verify.check import flat_tensors
 from ingot.verify.metrics import measure
 
 
@@ -54,13 +54,13 @@ def _facts(entry: Entry, pte: bytes, facts: dict[str, Any]) -> dict[str, Any]:
 def _check(entry: Entry, pte: bytes) -> dict[str, Any]:
     """Executed as Ingot's are, and compared with the float model."""
     batches = entry.calibration[:8]
-    made = [tensors_of(o) for o in run_pte(pte, batches)]
+    made = [flat_tensors(o) for o in run_pte(pte, batches)]
     with torch.no_grad():
-        wanted = [tensors_of(entry.model(*b)) for b in batches]
+        wanted = [flat_tensors(entry.model(*b)) for b in batches]
     each = [measure([w[i] for w in wanted], [m[i] for m in made]) for i in range(len(wanted[0]))]
     outputs = [{"name": f"output {i}", "sqnr_db": c.sqnr_db} for i, c in enumerate(each)]
     where = "ExecuTorch runtime, XNNPACK delegate, in a child process"
-    return {"executed_on": where, "passed": not any(c.fault for c in each), "culprit": None, "outputs": outputs}
+    return {"executed_on": where, "passed": not any(c.defect for c in each), "culprit": None, "outputs": outputs}
 
 
 if __name__ == "__main__":

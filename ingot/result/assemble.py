@@ -22,7 +22,7 @@ from ingot.plan.model import Plan
 from ingot.result.casting import Casting
 from ingot.targets.base import Target
 from ingot.verify.check import Evidence, verify_artefact
-from ingot.verify.localize.diagnose import find as find_error
+from ingot.verify.localize.diagnose import diagnose
 from ingot.verify.localize.finding import Finding
 
 WELL_DB = 20.0  # nearer to its graph than to the float model by so much: what is between those two is rounding
@@ -102,7 +102,7 @@ def localized(casting: Casting, batches: Iterable[Any]) -> Finding:
     """Where the error starts, and whose it is."""
     flat = [casting.evidence.program.flatten(b) for b in batches]
     with _naming_kernels(casting):
-        return find_error(casting, flat)
+        return diagnose(casting, flat)
 
 
 @contextmanager

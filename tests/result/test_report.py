@@ -117,11 +117,11 @@ def test_errors_are_those_of_the_graphs(folder: Path, monkeypatch: pytest.Monkey
     import runpy
 
     import ingot
-    from ingot.verify.localize.graph_errors import error_along
+    from ingot.verify.localize.graph_errors import sqnr_by_value
 
     model, example, batches = runpy.run_path(str(folder / "net.py"))["build"]()
     casting = ingot.cast(model, example, target="xnnpack", calibration=batches)
-    want = error_along(casting.evidence.program, casting.evidence.quantized, batches[0])
+    want = sqnr_by_value(casting.evidence.program, casting.evidence.quantized, batches[0])
     assert {n.name: n.sqnr_db for n in casting.details.nodes if n.sqnr_db is not None} == want
     assert len(want) >= 8
 

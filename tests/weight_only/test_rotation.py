@@ -18,7 +18,7 @@ from ingot.llm import pipeline as road
 from ingot.llm.decoder import Decoder
 from ingot.rewrite.apply import rewrite_for
 from ingot.targets.registry import find_target
-from ingot.verify.localize.graph_errors import error_along
+from ingot.verify.localize.graph_errors import sqnr_by_value
 from ingot.weight_only.cast import cast_weights
 from ingot.weight_only.hessian import Read
 from ingot.weight_only.insert_qdq import put_biases
@@ -100,7 +100,7 @@ def test_a_loud_channel_does_less_harm() -> None:
     logits = {rotate: c.check.outputs[0].sqnr_db for rotate, c in made.items()}
     assert logits[True] > logits[False] + 3
     assert len(made[True].delegates) == len(made[False].delegates)
-    errors = error_along(made[True].evidence.program, made[True].evidence.quantized, batches[0])
+    errors = sqnr_by_value(made[True].evidence.program, made[True].evidence.quantized, batches[0])
     turned_back = [n for n in made[True].evidence.quantized.graph.nodes if "ingot_was" in n.meta]
     assert len(turned_back) > 8
     assert min(errors[n.meta["ingot_was"][0]] for n in turned_back) > 8

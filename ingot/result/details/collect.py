@@ -34,13 +34,13 @@ def details_of(casting: Casting) -> Details:
 
 
 def _errors(evidence: Any) -> tuple[dict[str, float], tuple[str, ...]]:
-    from ingot.verify.localize.graph_errors import error_along
+    from ingot.verify.localize.graph_errors import sqnr_by_value
 
     batch = evidence.program.example_inputs if evidence.batch is None else evidence.batch
     if (held := _held(evidence.program.module)) > MOST_HELD:
         return {}, (f"errors along the network were not looked for: its values take {held:,} bytes at once",)
     try:
-        return error_along(evidence.program, evidence.quantized, batch), ()
+        return sqnr_by_value(evidence.program, evidence.quantized, batch), ()
     except Exception as e:  # whatever an op throws here: the casting is good, and is told of without this
         return {}, (f"errors along the network are not known: {type(e).__name__}: {e}",)
 
