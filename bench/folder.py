@@ -19,7 +19,7 @@ from ingot.data.calibration import load_calibration
 from ingot.data.models import load_model
 from ingot.plan.model import Plan
 from ingot.result.details.versions import versions_of
-from ingot.result.report.text import plain
+from ingot.result.report.text import json_ready
 from ingot.runtime.worker import run_pte
 from ingot.targets.registry import find_target
 from ingot.verify.check import flat_tensors
@@ -34,7 +34,7 @@ def main(model: str, data: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "model.pte").write_bytes(pte)
     (folder / "plan.json").write_text(Plan("xnnpack", "stock", ()).to_json())
-    (folder / "report.json").write_text(json.dumps(plain(_facts(entry, bytes(pte), facts))))
+    (folder / "report.json").write_text(json.dumps(json_ready(_facts(entry, bytes(pte), facts))))
 
 
 def _facts(entry: Entry, pte: bytes, facts: dict[str, Any]) -> dict[str, Any]:

@@ -19,11 +19,11 @@ from ingot.core.progress import Progress
 from ingot.data import LoadedModel, load_calibration, load_model
 from ingot.errors import InputError
 from ingot.plan.model import Plan
-from ingot.result import scenario
 from ingot.result.casting import Casting
 from ingot.result.report.facts import facts_of, to_json
 from ingot.result.report.html import page
-from ingot.result.report.text import as_data, outputs, summary, verdict
+from ingot.result.report.text import headline, output_lines, summary, summary_facts
+from ingot.result.scenario import run_scenario_folder
 from ingot.targets.registry import Availability
 
 SAME_WEIGHTS = "try: is it the model that was cast? build() must give the same weights each time: seed it, or load them"
@@ -85,7 +85,7 @@ def _folders(castings: Casting | Mapping[str, Casting], output: Path) -> dict[Pa
 def _cast_answer(castings: Casting | Mapping[str, Casting], output: Path, report: bool) -> Answer:
     each = _folders(castings, output)
     write_folders({folder: _files(c, report) for folder, c in each.items()})
-    facts = {c.target: {**as_data(c), "folder": str(folder)} for folder, c in each.items()}
+    facts = {c.target: {**summary_facts(c), "folder": str(folder)} for folder, c in each.items()}
     code = OK if all(c.check is not None and c.check.passed for c in each.values()) else WRONG
     text = "\n\n".join(f"{summary(c)}\nwritten to {folder}" for folder, c in each.items())
     return code, _only(facts), text
@@ -148,8 +148,8 @@ def verify(options: argparse.Namespace) -> Answer:
         casting = replace(api.lower(program, plan), pte=pte)
     with progress.step("verify"):
         check = api.verify(casting, batches)
-    facts = as_data(casting.checked(check, {}))
-    text = "\n".join([verdict(facts), *outputs(facts), *([] if check.passed else [SAME_WEIGHTS])])
+    facts = summary_facts(casting.checked(check, {}))
+    text = "\n".join([headline(facts), *output_lines(facts), *([] if check.passed else [SAME_WEIGHTS])])
     return OK if check.passed else WRONG, facts["check"], "" if options.quiet else text
 
 
@@ -160,13 +160,13 @@ def localize(options: argparse.Namespace) -> Answer:
 
 
 def run_scenario(options: argparse.Namespace) -> Answer:
-    outcomes = scenario.run(options.scenario, keep=options.keep)
+    outputs = run_scenario_folder(options.scenario, keep=options.keep)
     lines = [
         f"{o.name}: {'as expected' if o.passed else 'WRONG'}, off by at most {o.steps:g}, {o.sqnr_db:.1f} dB"
-        for o in outcomes
+        for o in outputs
     ]
-    good = all(o.passed for o in outcomes)
-    return OK if good else WRONG, {"outputs": [asdict(o) for o in outcomes]}, "\n".join(lines)
+    good = all(o.passed for o in outputs)
+    return OK if good else WRONG, {"outputs": [asdict(o) for o in outputs]}, "\n".join(lines)
 
 
 def targets(options: argparse.Namespace) -> Answer:

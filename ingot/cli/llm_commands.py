@@ -18,7 +18,7 @@ from ingot.llm import checkpoint
 from ingot.llm import generation as text
 from ingot.llm import pipeline as road
 from ingot.result.casting import Casting
-from ingot.result.report.text import as_data, summary
+from ingot.result.report.text import summary, summary_facts
 
 
 def cast(options: argparse.Namespace, files: Any) -> Answer:
@@ -44,7 +44,7 @@ def cast(options: argparse.Namespace, files: Any) -> Answer:
 def _answer(casting: Casting, options: argparse.Namespace) -> Answer:
     good = casting.check is not None and casting.check.passed
     said = "\n".join([summary(casting), *casting.plan.notes, f"written to {options.output}"])
-    return OK if good else WRONG, as_data(casting), "" if options.quiet else said
+    return OK if good else WRONG, summary_facts(casting), "" if options.quiet else said
 
 
 def _tokenizer(tokenizer: Any) -> dict[str, bytes]:

@@ -15,7 +15,7 @@ from ingot.config.recipe import recipe_from
 from ingot.core.progress import Progress
 from ingot.data import LoadedModel
 from ingot.errors import ArtefactError, InputError, LowerError
-from ingot.result.report.text import decibel, plain
+from ingot.result.report.text import decibel, json_ready
 from ingot.verify.localize.finding import Finding, ValueCheck
 from ingot.verify.minify.reducer import Reduction, reduce
 
@@ -33,7 +33,7 @@ def localize(options: argparse.Namespace, loaded: LoadedModel, example: Any, bat
         if options.reduce is None:
             raise
         return _reduced(options, loaded, example, kept, progress, exit_code(e), {}, [f"it does not run at all: {e}"])
-    found = plain(finding.to_dict())
+    found = json_ready(finding.to_dict())
     if finding.kind == "none" or options.reduce is None:
         return OK if finding.kind == "none" else WRONG, found, "" if options.quiet else "\n".join(lines(finding))
     return _reduced(options, loaded, example, kept, progress, WRONG, found, lines(finding))
@@ -66,7 +66,7 @@ def _reduced(
             done = reduce(loaded.model, example, options.reduce, **how, setup=setup, on_trial=count)
     except InputError as e:  # what was found stands
         return code, {**found, "reduction": {"error": str(e)}}, "\n".join([*text, f"not cut down: {e}"])
-    data = {**found, "reduction": plain(asdict(done))}
+    data = {**found, "reduction": json_ready(asdict(done))}
     return code, data, "" if options.quiet else "\n".join([*text, *_reduction(done)])
 
 
