@@ -53,7 +53,7 @@ def read_facts(path: Path) -> Facts:
 
 
 def _with_new_keys(facts: Facts) -> Facts:
-    """Version 0.9 named some keys otherwise."""
+    """Rename the keys that version 0.9 wrote."""
     facts.setdefault("sqnr_drops", facts.pop("falls", []))
     recorded = facts.get("recorded")
     if isinstance(recorded, dict):

@@ -42,7 +42,7 @@ class Reduction:
 
     def __str__(self) -> str:
         state = "" if self.finished else "; the time budget ended the search, a larger one may reduce further"
-        ran = "the file fails alike" if self.reproduces else "THE FILE DOES NOT FAIL when run by itself"
+        ran = "the file fails in the same way" if self.reproduces else "THE FILE DOES NOT FAIL when run by itself"
         return f"reduced from {self.ops_before} ops to {self.ops} in {self.trials} trials: {self.path}, {ran}{state}"
 
 

@@ -153,7 +153,7 @@ function about(data, i, show) {
 function statisticsPart(data, node, at) {
   const s = node.spread;
   if (!s) return [];
-  const seen = el(
+  const text = el(
     "p",
     { class: "small" },
     "recorded ",
@@ -179,5 +179,5 @@ function statisticsPart(data, node, at) {
         ? "; float"
         : "; fused, no qparams of its own",
   );
-  return [el("h4", {}, "calibration statistics"), s.bins.length ? histogramChart(s) : null, seen].filter(Boolean);
+  return [el("h4", {}, "calibration statistics"), s.bins.length ? histogramChart(s) : null, text].filter(Boolean);
 }

@@ -24,7 +24,7 @@ class Painter {
     pen.clearRect(0, 0, width, height);
     pen.translate(view.left, view.top);
     pen.scale(view.scale, view.scale);
-    this.seen = {
+    this.visible = {
       x0: -view.left / view.scale,
       y0: -view.top / view.scale,
       x1: (width - view.left) / view.scale,
@@ -35,7 +35,7 @@ class Painter {
   }
 
   inView(x0, y0, x1, y1) {
-    const s = this.seen;
+    const s = this.visible;
     return x1 >= s.x0 && x0 <= s.x1 && y1 >= s.y0 && y0 <= s.y1;
   }
 
