@@ -19,10 +19,10 @@ from ingot.data.calibration import load_calibration
 from ingot.data.models import load_model
 from ingot.plan.model import Plan
 from ingot.result.details.versions import versions_of
-from ingot.result.report.text import plain
+from ingot.result.report.text import json_ready
 from ingot.runtime.worker import run_pte
 from ingot.targets.registry import find_target
-from ingot.verify.check import tensors_of
+from ingot.verify.check import flat_tensors
 from ingot.verify.metrics import measure
 
 
@@ -34,7 +34,7 @@ def main(model: str, data: str, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "model.pte").write_bytes(pte)
     (folder / "plan.json").write_text(Plan("xnnpack", "stock", ()).to_json())
-    (folder / "report.json").write_text(json.dumps(plain(_facts(entry, bytes(pte), facts))))
+    (folder / "report.json").write_text(json.dumps(json_ready(_facts(entry, bytes(pte), facts))))
 
 
 def _facts(entry: Entry, pte: bytes, facts: dict[str, Any]) -> dict[str, Any]:
@@ -54,13 +54,13 @@ def _facts(entry: Entry, pte: bytes, facts: dict[str, Any]) -> dict[str, Any]:
 def _check(entry: Entry, pte: bytes) -> dict[str, Any]:
     """Executed as Ingot's are, and compared with the float model."""
     batches = entry.calibration[:8]
-    made = [tensors_of(o) for o in run_pte(pte, batches)]
+    made = [flat_tensors(o) for o in run_pte(pte, batches)]
     with torch.no_grad():
-        wanted = [tensors_of(entry.model(*b)) for b in batches]
+        wanted = [flat_tensors(entry.model(*b)) for b in batches]
     each = [measure([w[i] for w in wanted], [m[i] for m in made]) for i in range(len(wanted[0]))]
     outputs = [{"name": f"output {i}", "sqnr_db": c.sqnr_db} for i, c in enumerate(each)]
     where = "ExecuTorch runtime, XNNPACK delegate, in a child process"
-    return {"executed_on": where, "passed": not any(c.fault for c in each), "culprit": None, "outputs": outputs}
+    return {"executed_on": where, "passed": not any(c.defect for c in each), "culprit": None, "outputs": outputs}
 
 
 if __name__ == "__main__":

@@ -97,13 +97,13 @@ def psnr(clean: torch.Tensor, other: torch.Tensor) -> float:
 
 def main(folder: Path) -> None:
     import ingot
-    from ingot.result import scenario
+    from ingot.result.scenario import run_scenario_folder
 
     (net, example), unseen = build(), scene(photo(), SIZE, 99)
     casting = ingot.cast(net, example, target="vgf", calibration=batches(), recipe=RECIPE)
     casting.save(folder / "temporal.pte")
     casting.scenario(folder / "scenario", [unseen[:3]])
-    (outcome,) = scenario.run(folder / "scenario", keep=folder)
+    (output,) = run_scenario_folder(folder / "scenario", keep=folder)
     made: Any = np.load(folder / "output_0_0.npy")  # N, H, W, C in steps of 1/127
     got, wanted = torch.from_numpy(made).permute(0, 3, 1, 2) / 127, net(*unseen[:3]).detach()
     paint(
@@ -117,7 +117,7 @@ def main(folder: Path) -> None:
         },
     )
     print(f"{[d.backend for d in casting.delegates]}, {casting.check.outputs[0].sqnr_db:.1f} dB to float")
-    print(f"scenario off by at most {outcome.steps:g} steps; {folder / 'temporal.png'}")
+    print(f"scenario off by at most {output.steps:g} steps; {folder / 'temporal.png'}")
 
 
 if __name__ == "__main__":

@@ -26,14 +26,13 @@ from ingot.plan.validate import validate, with_biases
 from ingot.quantize.memory_format import images_of, laid_out
 from ingot.quantize.pt2e import quantize
 from ingot.quantize.qat import Training, prepare
-from ingot.result.assemble import check_of, localized, lowered, verified
+from ingot.result.assemble import check_of, localized, lowered, run_and_compare, verified
 from ingot.result.casting import Casting
 from ingot.rewrite.apply import rewrite_for
 from ingot.targets.base import Target
 from ingot.targets.registry import Availability, available_targets, find_target
 from ingot.verify.localize.finding import Finding
-from ingot.verify.minify.reducer import Reduction
-from ingot.verify.minify.reducer import reduce as _reduce
+from ingot.verify.minify.reducer import Reduction, reduce_model
 from ingot.weight_only.cast_weights import cast_weights
 from ingot.weight_only.dtypes import inputs_to_float32, model_to_float32
 from ingot.weight_only.options import Weights, resolve_for_target, weights_from
@@ -284,10 +283,17 @@ def reduce(
 
     `setup` is put at the top of the file: code that registers your own ops or backends.
     """
-    return _reduce(
-        model, example_inputs, path, target=target, calibration=calibration, recipe=recipe, budget=budget, setup=setup,
-        on_trial=on_trial,
+    return reduce_model(
+        _attempt, model, example_inputs, path, target=target, calibration=calibration, recipe=recipe, budget=budget,
+        setup=setup, on_trial=on_trial,
     )  # fmt: skip
+
+
+def _attempt(model: Model, batches: Sequence[Batch], target: str, recipe: Recipe) -> Check:
+    """Like `cast`, without localizing an error."""
+    program = capture(model, batches[0])
+    made = plan(program, record(program, batches), target, recipe=recipe)
+    return run_and_compare(lower(program, made, recipe=recipe), batches)
 
 
 def targets() -> tuple[Availability, ...]:

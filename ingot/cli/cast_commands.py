@@ -21,7 +21,7 @@ from ingot.plan.model import Plan
 from ingot.result.casting import Casting
 from ingot.result.report.facts import facts_of, to_json
 from ingot.result.report.html import page
-from ingot.result.report.text import as_data, summary
+from ingot.result.report.text import summary, summary_facts
 from ingot.result.saved import saved_files
 
 OF_HF = {"context": "--context", "text": "--text"}
@@ -73,7 +73,7 @@ def _folders(castings: Mapping[str, Casting], output: Path) -> dict[Path, Castin
 def _written(castings: Mapping[str, Casting], options: argparse.Namespace) -> Answer:
     each = _folders(castings, options.output)
     write_folders({folder: casting_files(c, options) for folder, c in each.items()})
-    facts = {c.target: {**as_data(c), "folder": str(folder)} for folder, c in each.items()}
+    facts = {c.target: {**summary_facts(c), "folder": str(folder)} for folder, c in each.items()}
     code = OK if all(c.check is not None and c.check.passed for c in each.values()) else WRONG
     text = "\n\n".join(f"{summary(c, options.verbose)}\nwritten to {folder}" for folder, c in each.items())
     return code, _only(facts), "" if options.quiet else text

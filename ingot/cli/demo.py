@@ -133,7 +133,7 @@ def demonstrate(progress: Progress) -> Outcome:
 def as_data(outcome: Outcome) -> dict[str, Any]:
     """The same for JSON."""
     keys = ("images", "top1_float", "top1_artefact", "bytes_float")
-    return {**{k: getattr(outcome, k) for k in keys}, "casting": report.as_data(outcome.casting)}
+    return {**{k: getattr(outcome, k) for k in keys}, "casting": report.summary_facts(outcome.casting)}
 
 
 def text(outcome: Outcome) -> str:

@@ -21,7 +21,7 @@ from ingot.llm import generation
 from ingot.llm.checkpoint import load_checkpoint
 from ingot.llm.pipeline import cast_decoder
 from ingot.result.casting import Casting
-from ingot.result.report.text import as_data, summary
+from ingot.result.report.text import summary, summary_facts
 
 # Options of other casts, which --hf has no use for.
 UNUSED = {
@@ -52,7 +52,7 @@ def cast_hf(options: argparse.Namespace, files: Callable[[Casting, argparse.Name
 def _answer(casting: Casting, options: argparse.Namespace) -> Answer:
     good = casting.check is not None and casting.check.passed
     said = f"{summary(casting, options.verbose)}\nwritten to {options.output}"
-    return OK if good else WRONG, as_data(casting), "" if options.quiet else said
+    return OK if good else WRONG, summary_facts(casting), "" if options.quiet else said
 
 
 def _tokenizer(tokenizer: Any) -> dict[str, bytes]:

@@ -9,7 +9,7 @@ from ingot.cli.files import check_file, read_plan
 from ingot.cli.output import OK, Answer
 from ingot.core.atomic_file import atomic_write
 from ingot.errors import InputError
-from ingot.result.report.compare import as_text, compared
+from ingot.result.report.compare import compare_castings, comparison_text
 from ingot.result.report.facts import read_facts
 from ingot.result.report.html import document, page
 
@@ -25,13 +25,13 @@ def compare(options: argparse.Namespace) -> Answer:
     paths = (options.first, options.second)
     first, second = ((str(path), read_facts(path), read_plan(path)) for path in paths)
     try:
-        made = compared(first, second)
+        made = compare_castings(first, second)
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         why, hint = f"a part is missing or of the wrong kind ({e!r})", "cast again with this Ingot"
         raise InputError(f"{first[0]} and {second[0]} cannot be compared", why=why, hint=hint) from e
     if options.html:
         _write(options.html, document(f"{first[0]} against {second[0]}", made))
-    told = [as_text(made), *([f"written to {options.html}"] if options.html else [])]
+    told = [comparison_text(made), *([f"written to {options.html}"] if options.html else [])]
     return OK, made, "\n".join(told)
 
 

@@ -18,9 +18,9 @@ from ingot.config.recipe import recipe_from
 from ingot.core.progress import Progress
 from ingot.data import load_calibration
 from ingot.errors import ArtefactError, InputError, LowerError
-from ingot.result import scenario
 from ingot.result.casting import Casting
-from ingot.result.report.text import as_data, decibel, outputs, plain, verdict
+from ingot.result.report.text import decibel, headline, json_ready, output_lines, summary_facts
+from ingot.result.scenario import run_scenario_folder
 from ingot.verify.localize.finding import Finding, ValueCheck
 from ingot.verify.minify.reducer import Reduction
 
@@ -36,9 +36,9 @@ def verify(options: argparse.Namespace) -> Answer:
     casting, batches = _again(options, folder, progress)
     with progress.step("verify"):
         check = api.verify(replace(casting, pte=pte), batches)
-    facts = as_data(casting.checked(check, {}))
+    facts = summary_facts(casting.checked(check, {}))
     more = [SAME_WEIGHTS] if not check.passed and options.model else []
-    text = "\n".join([verdict(facts), *outputs(facts, options.verbose), *more])
+    text = "\n".join([headline(facts), *output_lines(facts, options.verbose), *more])
     return OK if check.passed else WRONG, facts["check"], "" if options.quiet else text
 
 
@@ -85,7 +85,7 @@ def localize(options: argparse.Namespace) -> Answer:
         return _reduced(options, data, batches, progress, exit_code(e), {}, [f"it does not run at all: {e}"])
     if finding.kind == "none" or options.reduce is None:
         return _found(finding, options)
-    return _reduced(options, data, batches, progress, WRONG, plain(finding.to_dict()), lines(finding))
+    return _reduced(options, data, batches, progress, WRONG, json_ready(finding.to_dict()), lines(finding))
 
 
 def _localize_folder(options: argparse.Namespace) -> Answer:
@@ -100,7 +100,7 @@ def _localize_folder(options: argparse.Namespace) -> Answer:
 
 def _found(finding: Finding, options: argparse.Namespace) -> Answer:
     text = "" if options.quiet else "\n".join(lines(finding))
-    return OK if finding.kind == "none" else WRONG, plain(finding.to_dict()), text
+    return OK if finding.kind == "none" else WRONG, json_ready(finding.to_dict()), text
 
 
 def _find(options: argparse.Namespace, data: Given, batches: list[Batch], progress: Progress) -> Finding:
@@ -130,7 +130,7 @@ def _reduced(
             )  # fmt: skip
     except InputError as e:  # what was found stands
         return code, {**found, "reduction": {"error": str(e)}}, "\n".join([*text, f"not minified: {e}"])
-    report = {**found, "reduction": plain(asdict(done))}
+    report = {**found, "reduction": json_ready(asdict(done))}
     return code, report, "" if options.quiet else "\n".join([*text, *_reduction(done)])
 
 
@@ -174,8 +174,8 @@ def _apart(value: ValueCheck) -> str:
 
 
 def run_scenario_command(options: argparse.Namespace) -> Answer:
-    outcomes = scenario.run(options.scenario, keep=options.keep)
+    outcomes = run_scenario_folder(options.scenario, keep=options.keep)
     rows = [(o.name, "as expected" if o.passed else "WRONG", f"{o.steps:g}", decibel(o.sqnr_db)) for o in outcomes]
     text = table(("output", "", ">largest error in steps", ">SQNR"), rows)
     good = all(o.passed for o in outcomes)
-    return OK if good else WRONG, {"outputs": [plain(asdict(o)) for o in outcomes]}, text
+    return OK if good else WRONG, {"outputs": [json_ready(asdict(o)) for o in outcomes]}, text

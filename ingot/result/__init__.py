@@ -1,1 +1,1 @@
-"""What a cast returns: casting, details, report, scenario."""
+"""The result of a cast: the casting, its details, its report, its scenario folder."""

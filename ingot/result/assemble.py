@@ -19,11 +19,9 @@ from ingot.lower.edge import MAIN, lower_graph
 from ingot.plan.model import Plan
 from ingot.result.casting import Casting
 from ingot.targets.base import Target
-from ingot.verify.check import Evidence, verify_artefact
-from ingot.verify.localize.diagnose import find as find_error
+from ingot.verify.check import Evidence, disagrees_with_graph, verify_artefact
+from ingot.verify.localize.diagnose import diagnose
 from ingot.verify.localize.finding import Finding
-
-WELL_DB = 20.0  # nearer to its graph than to the float model by so much: what is between those two is rounding
 
 
 def lowered(
@@ -74,7 +72,7 @@ def check_of(casting: Casting, batches: Iterable[Batch]) -> Check:
     """Executed and compared; where the artefact leaves its own graph, with the op at which it does."""
     chosen = list(batches)
     check = run_and_compare(casting, chosen)
-    if check.passed or not left_its_graph(check, casting.needed_evidence.recipe):
+    if check.passed or not disagrees_with_graph(check, casting.needed_evidence.recipe):
         return check
     with suppress(Exception):  # the check stands, whatever happens while looking for where the error starts
         check = replace(check, culprit=localized(casting, chosen).culprit or check.culprit)
@@ -88,17 +86,11 @@ def run_and_compare(casting: Casting, batches: Iterable[Batch]) -> Check:
         return verify_artefact(casting.pte, evidence, (evidence.program.flatten(b) for b in batches))
 
 
-def left_its_graph(check: Check, recipe: Recipe) -> bool:
-    """It failed, and not by rounding alone: it is not much nearer to its graph than to the float model."""
-    bad = [o for o in check.outputs if o.problem is not None and o.faithful_db < recipe.min_faithful_db]
-    return any(not o.faithful_db > o.sqnr_db + WELL_DB for o in bad)
-
-
 def localized(casting: Casting, batches: Iterable[Batch]) -> Finding:
     """Where the error starts, and whose it is."""
     flat = [casting.needed_evidence.program.flatten(b) for b in batches]
     with _naming_kernels(casting):
-        return find_error(casting, flat)
+        return diagnose(casting, flat)
 
 
 @contextmanager
@@ -124,7 +116,7 @@ def _mismatch(casting: Casting) -> MismatchError:
     check = casting.check
     assert check is not None
     bad = [f"{o.name}: {o.problem}" for o in check.outputs if o.problem]
-    strayed = left_its_graph(check, casting.needed_evidence.recipe)
+    strayed = disagrees_with_graph(check, casting.needed_evidence.recipe)
     hint = "read plan.why() of that value, give more calibration data, or inspect it with on_mismatch='keep'"
     reduced = "cut it down with ingot.reduce(…) or `ingot localize … --reduce repro.py`, and report that to the backend"
     return MismatchError(

@@ -107,9 +107,9 @@ class Casting:
 
     def scenario(self, folder: str | os.PathLike[str], batches: Iterable[Batch] | None = None) -> Path:
         """Write the program as a scenario that Arm's scenario-runner executes; `batches` default to the example."""
-        from ingot.result.scenario import write
+        from ingot.result.scenario import write_scenario_folder
 
-        return write(self, Path(folder), batches)
+        return write_scenario_folder(self, Path(folder), batches)
 
     def checked(self, check: Check, timings: dict[str, float]) -> Casting:
         """The same casting, executed."""

@@ -1,4 +1,4 @@
-"""A casting as a folder that runs without Ingot; and running such a folder here, compared with what is expected."""
+"""Write a casting as a scenario folder that runs without Ingot; run such a folder and compare its outputs."""
 
 from __future__ import annotations
 
@@ -20,34 +20,35 @@ from ingot.quantize.io import encode
 from ingot.verify.check import run_quantized
 from ingot.verify.metrics import measure
 
+MIN_FAITHFUL_DB = 25.0  # the default of the recipe
+
 if TYPE_CHECKING:
     from ingot.result.casting import Casting
 
-FAITHFUL_DB = 25.0  # as a recipe has it
-
 
 @dataclass(frozen=True)
-class Outcome:
-    """How one output of a scenario compares with what was expected of it, over all batches."""
+class ScenarioOutputCheck:
+    """One output of a scenario compared with the expected one, over all batches."""
 
     name: str
-    steps: float  # of its scale, the largest difference; of numbers where it is float
+    steps: float  # the largest difference, in units of the scale; in real numbers where it is float
     sqnr_db: float
     passed: bool
 
 
-def write(casting: Casting, folder: str | Path, batches: Iterable[Any] | None = None) -> Path:
-    """scenario.json with its graphs, shaders, inputs and expected outputs, all paths relative; io.json for the app."""
+def write_scenario_folder(casting: Casting, folder: str | Path, batches: Iterable[Any] | None = None) -> Path:
+    """Write scenario.json, its graphs, shaders, inputs, expected outputs (all paths relative); and io.json."""
     evidence = casting.needed_evidence
     if not evidence.target.runner.writes_scenarios:
-        why = "a scenario is made of .vgf files and shaders"
-        raise ArtefactError(f"a program for {casting.target} is no scenario", why=why, hint="target='vgf'")
+        why = "a scenario consists of .vgf files and shaders"
+        raise ArtefactError(f"no scenario for target {casting.target}", why=why, hint="cast with target='vgf'")
     chosen = [evidence.program.flatten(b) for b in batches] if batches else [evidence.program.example_inputs]
     given = [encode(b, casting.io.inputs) for b in chosen]
     expected, place = run_quantized(evidence, chosen), Path(folder)
     try:
-        with _aside(place) as temporary:
-            evidence.target.runner.write_scenario(temporary, casting.pte, [_lying(b, casting.io.inputs) for b in given])
+        with _staged(place) as temporary:
+            inputs = [_in_memory_order(b, casting.io.inputs) for b in given]
+            evidence.target.runner.write_scenario(temporary, casting.pte, inputs)
             _write_expected(temporary, expected, casting)
     except OSError as e:
         raise ArtefactError(f"could not write {place}", why=str(e), hint="choose another folder") from e
@@ -55,8 +56,8 @@ def write(casting: Casting, folder: str | Path, batches: Iterable[Any] | None = 
 
 
 @contextmanager
-def _aside(folder: Path) -> Iterator[Path]:
-    """A folder whose files appear in the one that is meant when all are there."""
+def _staged(folder: Path) -> Iterator[Path]:
+    """A temporary folder; its files are moved to `folder` when all are written."""
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name:
         yield Path(name)
@@ -64,19 +65,19 @@ def _aside(folder: Path) -> Iterator[Path]:
             os.replace(file, folder / file.name)
 
 
-def _lying(tensors: Sequence[torch.Tensor], infos: Sequence[TensorInfo]) -> list[np.ndarray]:
-    """As they lie in memory."""
+def _in_memory_order(tensors: Sequence[torch.Tensor], infos: Sequence[TensorInfo]) -> list[np.ndarray]:
+    """Arrays with the axes in memory order: NHWC for channels-last."""
     return [_array(t, info) for t, info in zip(tensors, infos, strict=True)]
 
 
 def _array(t: torch.Tensor, info: TensorInfo) -> np.ndarray:
-    turned = t.permute(0, 2, 3, 1) if info.layout == "channels_last" else t
-    return turned.detach().contiguous().numpy()
+    permuted = t.permute(0, 2, 3, 1) if info.layout == "channels_last" else t
+    return permuted.detach().contiguous().numpy()
 
 
 def _write_expected(folder: Path, outputs: Sequence[Sequence[torch.Tensor]], casting: Casting) -> None:
     for b, tensors in enumerate(outputs):
-        for i, array in enumerate(_lying(encode(tensors, casting.io.outputs), casting.io.outputs)):
+        for i, array in enumerate(_in_memory_order(encode(tensors, casting.io.outputs), casting.io.outputs)):
             np.save(folder / f"expected_{b}_{i}.npy", array)
     (folder / "io.json").write_text(casting.io.to_json() + "\n")
 
@@ -84,17 +85,19 @@ def _write_expected(folder: Path, outputs: Sequence[Sequence[torch.Tensor]], cas
 # ---- running ----
 
 
-def run(folder: str | Path, seconds: float = 300.0, keep: str | Path | None = None) -> list[Outcome]:
-    """Execute the scenario on this machine and compare; `keep` gets the outputs."""
+def run_scenario_folder(
+    folder: str | Path, seconds: float = 300.0, keep: str | Path | None = None
+) -> list[ScenarioOutputCheck]:
+    """Execute the scenario on this machine and compare its outputs; they are saved in the folder `keep`."""
     from ingot.targets.arm.scenario_runner import run_scenario
 
     place = Path(folder)
     if not (place / "scenario.json").is_file():
-        raise InputError(f"{place} holds no scenario.json", hint="casting.scenario(folder) writes one")
+        raise InputError(f"no scenario.json in {place}", hint="casting.scenario(folder) writes one")
     made = run_scenario(place / "scenario.json", seconds)
     if keep is not None:
-        _keep(Path(keep), made)
-    return [_outcome(place, name, i, made) for i, name in enumerate(_names(place / "io.json"))]
+        _save(Path(keep), made)
+    return [_check_output(place, name, i, made) for i, name in enumerate(_names(place / "io.json"))]
 
 
 def _names(file: Path) -> list[str]:
@@ -104,13 +107,13 @@ def _names(file: Path) -> list[str]:
         raise InputError(f"cannot read {file}", why=str(e), hint="casting.scenario(folder) writes it") from e
 
 
-def _keep(folder: Path, made: dict[str, np.ndarray]) -> None:
+def _save(folder: Path, made: dict[str, np.ndarray]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, array in made.items():
         np.save(folder / name, array)
 
 
-def _outcome(folder: Path, name: str, i: int, made: dict[str, np.ndarray]) -> Outcome:
+def _check_output(folder: Path, name: str, i: int, made: dict[str, np.ndarray]) -> ScenarioOutputCheck:
     names = sorted(n for n in made if n.startswith("output_") and n.endswith(f"_{i}.npy"))
     pairs = [(_load(folder / n.replace("output", "expected", 1)), made[n]) for n in names]
     wanted, got = (
@@ -119,7 +122,7 @@ def _outcome(folder: Path, name: str, i: int, made: dict[str, np.ndarray]) -> Ou
     )
     steps = max((float((w - g).abs().max()) for w, g in zip(wanted, got, strict=True)), default=0.0)
     db = measure(wanted, got).sqnr_db
-    return Outcome(name, steps, db, db >= FAITHFUL_DB)
+    return ScenarioOutputCheck(name, steps, db, db >= MIN_FAITHFUL_DB)
 
 
 def _load(file: Path) -> np.ndarray:

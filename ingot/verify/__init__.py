@@ -1,1 +1,1 @@
-"""The artefact executed and compared with the float model and with its quantized graph."""
+"""Run the artefact and compare it with the float model and with the quantized graph."""

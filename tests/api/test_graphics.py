@@ -17,7 +17,7 @@ import ingot
 from ingot.cli import main
 from ingot.config.scopes import Scope
 from ingot.plan.user_constraints import matches
-from ingot.result import scenario
+from ingot.result.scenario import run_scenario_folder
 from ingot.targets.arm.vulkan_tools import REQUIREMENTS
 
 SIZE = 24  # a width that is no multiple of what rows are aligned to
@@ -144,9 +144,9 @@ def test_it_runs_as_a_scenario(
     assert str(tmp_path) not in (moved / "scenario.json").read_text()
     assert "VK_FORMAT_R8G8B8A8_SNORM" in (moved / "scenario.json").read_text()
     monkeypatch.chdir("/")
-    (outcome,) = scenario.run(moved, keep=tmp_path / "out")
-    assert outcome.steps <= 1
-    assert outcome.passed
+    (output,) = run_scenario_folder(moved, keep=tmp_path / "out")
+    assert output.steps <= 1
+    assert output.passed
     assert np.load(tmp_path / "out" / "output_1_0.npy").shape == (1, SIZE, SIZE, 4)
     assert main(["run", str(moved), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["outputs"][0]["passed"]
@@ -180,7 +180,7 @@ def test_a_computed_image_shares_its_memory_with_a_texture(tmp_path: Path) -> No
     assert casting.delegates[-1].inputs[-1].dtype == "float32"
     casting.scenario(tmp_path, batches[:2])
     assert '"memory_group"' in (tmp_path / "scenario.json").read_text()
-    assert scenario.run(tmp_path)[0].steps <= 1
+    assert run_scenario_folder(tmp_path)[0].steps <= 1
 
 
 # ---- regions ----

@@ -1,9 +1,11 @@
-"""The page of a casting and the comparison of two, in a real browser, against the data beside them."""
+"""The report page of a casting and the comparison of two, in a real browser, checked against report.json."""
 
 from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,8 @@ from typing import Any
 import pytest
 
 from ingot.cli import main
-from ingot.result.report.compare import shown
+from ingot.result.report.compare import formatted
+from ingot.result.report.facts import FILE, NEEDED, read_facts
 from ingot.result.report.html import embedded, page
 from tests.support.browser import Browser, need_chromium
 
@@ -43,7 +46,7 @@ FLOAT = 'scopes = [{ op = "conv2d", precision = "float" }]\n'
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One net cast twice: out/ as it comes, float/ with its convolutions in float."""
+    """One net cast twice: out/ by default, float/ with its convolutions in float."""
     home = tmp_path_factory.mktemp("report")
     (home / "net.py").write_text(NET)
     (home / "float.toml").write_text(FLOAT)
@@ -71,7 +74,7 @@ def texts(browser: Browser, selector: str) -> list[str]:
 
 
 def search(browser: Browser, words: str) -> None:
-    """Type into the box and take the first hit: the node is then in the middle of the graph."""
+    """Type into the search box and choose the first hit: the node is then in the middle of the graph."""
     browser.run("(() => { const box = document.getElementById('search'); box.focus(); box.select(); })()")
     browser.type(words)
     browser.press("Enter")
@@ -79,7 +82,7 @@ def search(browser: Browser, words: str) -> None:
 
 
 def middle(browser: Browser) -> tuple[float, float]:
-    """Of the graph, which is scrolled into view."""
+    """The middle of the graph, after scrolling it into view."""
     x, y, width, height = browser.run(
         "(() => { const c = document.querySelector('canvas'); c.scrollIntoView({ block: 'center' });"
         " const b = c.getBoundingClientRect(); return [b.x, b.y, b.width, b.height]; })()"
@@ -117,17 +120,17 @@ def test_errors_are_those_of_the_graphs(folder: Path, monkeypatch: pytest.Monkey
     import runpy
 
     import ingot
-    from ingot.verify.localize.graph_errors import error_along
+    from ingot.verify.localize.graph_errors import sqnr_by_value
 
     model, example, batches = runpy.run_path(str(folder / "net.py"))["build"]()
     casting = ingot.cast(model, example, target="xnnpack", calibration=batches)
-    want = error_along(casting.evidence.program, casting.evidence.quantized, batches[0])
+    want = sqnr_by_value(casting.evidence.program, casting.evidence.quantized, batches[0])
     assert {n.name: n.sqnr_db for n in casting.details.nodes if n.sqnr_db is not None} == want
     assert len(want) >= 8
 
 
 def test_time_by_op(facts: dict[str, Any]) -> None:
-    """The parts of the quickest run are its whole, up to XNNPACK's microseconds; host ops go by the names of their kernels."""
+    """The ops of the fastest run add up to its time, within XNNPACK's microseconds; host ops have their kernel names."""
     timing = facts["timing"]
     assert "event tracer" in timing["how"]
     assert sum(p["seconds"] for p in timing["parts"]) == pytest.approx(timing["seconds"], rel=0.02, abs=5e-6)
@@ -143,9 +146,9 @@ def test_sizes(facts: dict[str, Any], folder: Path) -> None:
     assert facts["bytes"] == (folder / "out/model.pte").stat().st_size
 
 
-def test_falls_and_sums_follow_from_the_values(facts: dict[str, Any]) -> None:
+def test_sqnr_drops_and_sums_follow_from_the_values(facts: dict[str, Any]) -> None:
     errors = {n["name"]: n["sqnr_db"] for n in facts["nodes"]}
-    erf = next(f for f in facts["falls"] if f["name"] == "conv2d_1")
+    erf = next(f for f in facts["sqnr_drops"] if f["name"] == "conv2d_1")
     assert erf["below_db"] == pytest.approx(min(40, errors["relu"]) - errors["conv2d_1"])
     assert sum(s["bytes"] for s in facts["sizes"]) == facts["bytes"]
     assert sum(s["constants"] for s in facts["sizes"]) == sum(w["bytes"] for w in facts["weights"])
@@ -160,11 +163,11 @@ def test_what_was_recorded(facts: dict[str, Any]) -> None:
 def test_a_constant_value_is_named() -> None:
     from ingot.calibrate.histogram import Stats
     from ingot.calibrate.statistics import Ranges
-    from ingot.result.details.recorded import recorded_of
+    from ingot.result.details.calibration import calibration_summary
 
     values = {"still": Stats(2.0, 2.0, 9, 0, 0, {1: 9}), "unseen": Stats(0.0, 0.0, 0, 0, 0, {})}
-    lacking = recorded_of(Ranges(values, 1, 1)).lacking
-    assert lacking == {"one and the same number": ("still",), "never seen": ("unseen",)}
+    suspect = calibration_summary(Ranges(values, 1, 1)).suspect_values
+    assert suspect == {"constant": ("still",), "not observed": ("unseen",)}
 
 
 # ---- the page ----
@@ -172,7 +175,7 @@ def test_a_constant_value_is_named() -> None:
 
 @pytest.mark.parametrize("dark", [False, True])
 @pytest.mark.parametrize("width", [1280, 390])
-def test_it_opens_in_every_light_and_on_a_phone(browser: Browser, folder: Path, width: int, dark: bool) -> None:
+def test_it_opens_in_light_and_dark_mode_and_on_a_phone(browser: Browser, folder: Path, width: int, dark: bool) -> None:
     browser.open(folder / "out/report.html", width=width, dark=dark)
     assert browser.complaints() == []
     assert browser.run("document.documentElement.scrollWidth") <= width
@@ -228,11 +231,11 @@ def at(data: Any, path: str) -> Any:
 def as_shown(kind: str, value: Any) -> str:
     if kind == "shape":
         return "×".join(map(str, value)) or "scalar"
-    return shown(kind, value)
+    return formatted(kind, value)
 
 
 def same(kind: str, text: str, value: Any) -> bool:
-    """JavaScript writes small numbers in its own way; they are compared as numbers, to the digits that are shown."""
+    """JavaScript formats small numbers differently: compare them as numbers, with the displayed digits."""
     if kind in ("short", "ms"):
         digits = 4 if kind == "short" else 3
         return float(text.removesuffix(" ms")) == float(f"{(1e3 if kind == 'ms' else 1) * float(value):.{digits}g}")
@@ -259,7 +262,7 @@ def test_a_wrong_figure_would_be_seen() -> None:
 
 
 def many(facts: dict[str, Any], count: int) -> dict[str, Any]:
-    """Blocks of ten with a skip each, and now and then a skip over hundreds."""
+    """Blocks of ten with a skip connection each, and some skip connections over hundreds of nodes."""
     some = [n for n in facts["nodes"] if n["reads"] and n["op"] != "output"]
     nodes = [facts["nodes"][0]]
     for i in range(1, count):
@@ -329,13 +332,13 @@ def test_hostile_names_are_text(browser: Browser, facts: dict[str, Any], tmp_pat
 
 
 def test_no_other_script_may_run(browser: Browser, folder: Path) -> None:
-    """Were a text ever to become markup, the page's own policy would still stop it."""
+    """If a text ever became markup, the page's content security policy would still block it."""
     browser.open(folder / "out/report.html")
     browser.run(
         "document.body.append(Object.assign(document.createElement('script'), { textContent: 'window.broken = 1' }))"
     )
     assert browser.run("window.broken") is None
-    assert any("Content Security Policy" in told for told in browser.complaints())
+    assert any("Content Security Policy" in message for message in browser.complaints())
 
 
 def test_embedded_data_is_nothing_but_data() -> None:
@@ -346,8 +349,8 @@ def test_embedded_data_is_nothing_but_data() -> None:
 
 
 def test_without_a_graph(browser: Browser, facts: dict[str, Any], tmp_path: Path) -> None:
-    """A casting whose graphs were not kept, and one that was never executed."""
-    bare = {"falls": [], "kinds": [], "nodes": [], "weights": [], "recorded": None, "timing": None, "check": None}
+    """A casting without its graphs that was never executed."""
+    bare = {"sqnr_drops": [], "kinds": [], "nodes": [], "weights": [], "recorded": None, "timing": None, "check": None}
     (tmp_path / "bare.html").write_text(page({**facts, **bare}))
     browser.open(tmp_path / "bare.html")
     assert browser.complaints() == []
@@ -355,6 +358,36 @@ def test_without_a_graph(browser: Browser, facts: dict[str, Any], tmp_path: Path
 
 
 # ---- from what was saved ----
+
+
+PLAIN = ("ingot.errors", "ingot.core.artefact", "ingot.plan.model", "ingot.result.details.model")
+IMPORTS = """
+import importlib, pkgutil, sys
+import ingot.result.report as report
+for module in pkgutil.iter_modules(report.__path__):
+    importlib.import_module(f"ingot.result.report.{module.name}")
+print("torch" in sys.modules, *(m for m in sys.modules if m.startswith("ingot.") and hasattr(sys.modules[m], "__file__")))
+"""
+
+
+@pytest.mark.smoke
+def test_the_report_imports_no_torch() -> None:
+    """A new process: only plain-data modules besides its own, and the packages that contain them."""
+    ran = subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, text=True, check=True)
+    torch, *modules = ran.stdout.split()
+    packages = {name.rsplit(".", i)[0] for name in PLAIN for i in range(1, name.count("."))}
+    others = {m for m in modules if not m.startswith("ingot.result.report")} - {"ingot.result"}
+    assert torch == "False"
+    assert others <= {*PLAIN, *packages}
+
+
+@pytest.mark.smoke
+def test_keys_of_version_0_9_are_read(tmp_path: Path) -> None:
+    old: dict[str, Any] = {key: [] for key in NEEDED} | {"falls": [1], "recorded": {"lacking": {"never seen": ["a"]}}}
+    (tmp_path / FILE).write_text(json.dumps(old))
+    facts = read_facts(tmp_path)
+    assert facts["sqnr_drops"] == [1]
+    assert facts["recorded"]["suspect_values"] == {"never seen": ["a"]}
 
 
 def test_the_page_again_from_the_folder(folder: Path, tmp_path: Path) -> None:
@@ -378,9 +411,9 @@ def test_compare_in_text(folder: Path, capsys: pytest.CaptureFixture[str]) -> No
     rows = {re.split(r"\s{2,}", line)[0]: line for line in said.splitlines()}
     for facts in (first, second):
         assert f"{facts['bytes']:,}" in rows["bytes"]
-        assert shown("db", facts["check"]["outputs"][0]["sqnr_db"]) in rows["SQNR of softmax"]
-    assert "on the host in both: erf.default at net.py:13" in said
-    assert re.search(r"stored otherwise: \d+ places", said)
+        assert formatted("db", facts["check"]["outputs"][0]["sqnr_db"]) in rows["SQNR of softmax"]
+    assert "host op in both: erf.default at net.py:13" in said
+    assert re.search(r"\d+ quantization points differ", said)
 
 
 def test_compare_with_itself(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -402,7 +435,7 @@ def test_compare_as_a_page(browser: Browser, folder: Path, tmp_path: Path, capsy
 
 
 def test_the_stock_flow_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its program is run, its ops on the host are counted, and both are in one table."""
+    """The program of the stock flow is executed, its host ops are counted, and both castings are in one table."""
     from bench import folder
 
     source = "import torch\nfrom torch import nn\n\ntorch.manual_seed(0)\nnet = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4)).eval()\n\n\ndef build():\n    return net, (torch.randn(1, 3, 8, 8),)\n\n\ndef batches():\n    return [(torch.randn(1, 3, 8, 8),) for _ in range(8)]\n"

@@ -1,4 +1,4 @@
-"""A .vgf on the emulation layers: the reference model's numbers, a folder that can be moved, a sentence for each failure."""
+"""A .vgf on the emulation layers: equal to the reference model, in a movable folder, an error with a hint for each failure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def need() -> None:
 
 
 class Two(nn.Module):
-    """Two inputs and two outputs, none like another: an order that is wrong does not pass."""
+    """Two inputs and two outputs, all different: a wrong order does not pass."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Two(nn.Module):
 
 
 class Kinds(nn.Module):
-    """bool, int32 and float in and out; a number without dimensions."""
+    """bool, int32 and float inputs and outputs; a scalar output."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ def casting(case: str) -> ingot.Casting:
 
 @dataclass(frozen=True)
 class Call:
-    """The one delegate: its payload, which inputs of the program it takes in which order, the shapes it gives."""
+    """The one delegate: its payload, the program inputs that it reads in order, the shapes of its outputs."""
 
     vgf: bytes
     takes: list[int]
@@ -110,7 +110,7 @@ def payload(case: str) -> bytes:
 
 @cache
 def two_batches(case: str) -> Arrays:
-    """What the delegate is given: integers where the file stores integers."""
+    """The inputs of the delegate: integers where the file has integers."""
     rng = np.random.default_rng(0)
     return [[stored(rng, batch[i], case) for i in call(case).takes] for batch in CASES[case][1][:2]]
 
@@ -142,7 +142,7 @@ def assert_same(got: Arrays, expected: Arrays, absolute: float = 0, relative: fl
 def test_the_numbers_are_those_of_the_reference_model(case: str) -> None:
     got = run_vgf(payload(case), two_batches(case), len(call(case).gives), SECONDS)
     assert [[a.shape for a in arrays] for arrays in got] == [call(case).gives] * 2
-    assert any((a != b).any() for a, b in zip(*got, strict=True))  # each batch has its own
+    assert any((a != b).any() for a, b in zip(*got, strict=True))  # the batches differ
     assert_same(got, reference(case), *CASES[case][3])
 
 
@@ -152,7 +152,7 @@ class Sampled(nn.Module):
 
 
 def test_a_shader_between_graphs() -> None:
-    """Arm's own flow makes a shader of grid_sample, right for four channels; the reference model does not run it."""
+    """Arm's own flow lowers grid_sample to a shader, right for four channels; the reference model does not run it."""
     need()
     x, grid = torch.randn(1, 4, 8, 8), torch.rand(1, 8, 8, 2) * 2 - 1
     ((got,),) = run_vgf(stock_vgf(Sampled(), x, grid), [[x.numpy(), grid.numpy()]], 1, SECONDS)
@@ -281,7 +281,7 @@ def test_layers_that_do_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    """A runner of one's own; $4 is where outputs go."""
+    """A fake runner; $4 is the output folder."""
 
     def put(script: str, start: str = "#!/bin/sh\n") -> None:
         file = tmp_path / "runner"

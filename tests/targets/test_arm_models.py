@@ -16,7 +16,7 @@ from ingot.core.fx import constant_of, is_float, output_nodes
 from ingot.rewrite.apply import rewrite_for
 from ingot.targets.registry import find_target
 from ingot.verify.check import run_artefact, run_quantized
-from ingot.verify.reference.interpreter import Exact
+from ingot.verify.reference.interpreter import DoubleInterpreter
 from tests.support.models import images, settled
 from tests.targets.test_arm import HOW, need
 
@@ -174,7 +174,7 @@ def test_one_delegate_executed(name: str) -> None:
 INT16 = {"scopes": [{"op": "*", "precision": "int16"}]}
 
 
-class Fed(Exact):
+class Fed(DoubleInterpreter):
     """The quantized graph, in which each op reads what the artefact's ops before it gave; and by how much it differs."""
 
     def __init__(self, module: torch.fx.GraphModule, made: dict[torch.fx.Node, torch.Tensor]) -> None:

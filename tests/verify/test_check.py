@@ -1,4 +1,4 @@
-"""A wrong artefact never passes: every way of being wrong that we know of is caught and named."""
+"""A wrong artefact never passes: every known way of being wrong is detected and named."""
 
 from __future__ import annotations
 
@@ -68,29 +68,29 @@ def test_an_artefact_of_other_weights_is_caught() -> None:
     swapped = ingot.cast(other.eval(), BATCHES[0], target="xnnpack", calibration=BATCHES)
     check = ingot.verify(dataclasses.replace(casting, pte=swapped.pte), BATCHES)
     assert not check.passed
-    assert "does not compute its own quantized graph" in check.outputs[0].problem
+    assert "artefact and quantized graph disagree: SQNR" in check.outputs[0].problem
 
 
 def test_cast_raises_and_the_error_carries_the_check() -> None:
     strict = {"min_sqnr_db": 90.0}
-    with pytest.raises(ingot.MismatchError, match=r"far from the float model.*bar 90 dB") as caught:
+    with pytest.raises(ingot.MismatchError, match=r"far from the float model.*threshold 90 dB") as caught:
         ingot.cast(Net().eval(), BATCHES[0], target="xnnpack", calibration=BATCHES, recipe=strict)
     assert not caught.value.check.passed
 
 
 @pytest.mark.parametrize("damage", [lambda p: p[: len(p) // 2], lambda p: b"", lambda p: b"x" * len(p)])
-def test_a_damaged_file_is_a_sentence(damage) -> None:
+def test_a_damaged_file_is_an_error_with_a_hint(damage) -> None:
     casting = dataclasses.replace(good()[1], pte=damage(good()[1].pte))
     with pytest.raises(ingot.ArtefactError, match="try:"):
         ingot.verify(casting, BATCHES)
 
 
-def test_dead_and_non_finite_outputs_are_faults() -> None:
+def test_dead_and_non_finite_outputs_are_defects() -> None:
     want = [torch.randn(1, 4, 8)]
-    assert "dead" in measure(want, [torch.full((1, 4, 8), 0.25)]).fault
-    assert "non-finite" in measure(want, [torch.where(want[0] > 1, torch.nan, want[0])]).fault
-    assert "shape" in measure(want, [torch.randn(1, 8, 4)]).fault
-    assert measure(want, want).fault is None
+    assert "dead" in measure(want, [torch.full((1, 4, 8), 0.25)]).defect
+    assert "non-finite" in measure(want, [torch.where(want[0] > 1, torch.nan, want[0])]).defect
+    assert "shape" in measure(want, [torch.randn(1, 8, 4)]).defect
+    assert measure(want, want).defect is None
 
 
 def test_one_dead_channel_shows_in_the_worst_channel() -> None:
@@ -107,8 +107,8 @@ def test_sqnr_is_what_it_says() -> None:
     assert sqnr(signal, signal * 1.1) == pytest.approx(20.0)
 
 
-def test_in_step_gives_what_each_batch_gives_alone() -> None:
-    """Also where a weight is dequantized by rows, and a table is looked up in by rows."""
+def test_batched_runs_equal_single_runs() -> None:
+    """Also with weights dequantized per row and an embedding looked up per row."""
     from ingot.weight_only.options import weights_from
     from ingot.weight_only.quantize_weights import quantize_weights
 
@@ -134,6 +134,6 @@ def test_in_step_gives_what_each_batch_gives_alone() -> None:
 
 @pytest.mark.parametrize(("to_float", "to_graph", "left"), [(0.1, 56.0, False), (4.0, 5.0, True), (8.0, 80.0, False)])
 def test_rounding_is_not_the_backends_fault(to_float: float, to_graph: float, left: bool) -> None:
-    """An artefact that computes a graph which is too coarse has not left it."""
+    """An artefact that agrees with a graph that is too coarse is not a backend error."""
     output = OutputCheck("out", to_float, 1.0, to_float, to_graph, "far from the float model")
     assert left_its_graph(Check("here", 1, (output,), passed=False), Recipe()) is left

@@ -1,4 +1,4 @@
-"""Where an error starts, on artefacts that are really wrong: a kernel of XNNPACK's, one of our own, a plan, a file."""
+"""Localize errors in artefacts that are really wrong: an XNNPACK kernel, a kernel of our own, a plan, a file."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import torch
 from torch import nn
 
 import ingot
-from ingot.backends import registry as backends
+from ingot.backends import registry
+from ingot.backends.base import Backend, owning
 from ingot.cli import main
 from ingot.plan.model import QuantizationPoint
-from ingot.verify.localize.search import spread
+from ingot.verify.localize.probe import evenly_spaced
 from tests.backends.test_backends import run as run_sharpen
 from tests.backends.test_backends import takes
 
@@ -44,7 +45,7 @@ class Net(nn.Module):
 
 
 def stretched(x: torch.Tensor) -> torch.Tensor:
-    """XNNPACK derives the factor from the sizes, torch takes the 1.7 that was asked for."""
+    """XNNPACK derives the scale factor from the sizes; torch uses the given 1.7."""
     return nn.functional.interpolate(x, scale_factor=1.7, mode="bilinear")
 
 
@@ -61,18 +62,18 @@ def test_a_kernel_that_computes_something_else() -> None:
     casting = cast(stretched)
     finding = ingot.localize(casting, IMAGES)
     assert (finding.kind, finding.value, finding.strays) == ("backend", "upsample_bilinear2d", "upsample_bilinear2d")
-    assert "otherwise than the quantized graph says: given the same numbers it is" in finding.verdict
+    assert "disagrees with the quantized graph on the same inputs: SQNR" in finding.verdict
     assert "test_localize.py" in finding.culprit
     assert casting.check.culprit == finding.culprit
     seen = {n: v.artefact_db for n, v in rows(finding).items() if v.artefact_db is not None}
     right = [n for n, db in seen.items() if db > 60]
     assert {"relu_2"} <= set(right)
-    assert all(n < "relu_3" or n == "relu" for n in right), "what comes after the wrong op is wrong"
+    assert all(n < "relu_3" or n == "relu" for n in right), "values after the wrong op are wrong"
     assert rows(finding)["conv2d"].stored == "fused"
 
 
 def doubled(payload: bytes, batches: list[list[np.ndarray]], outputs: int) -> list[list[np.ndarray]]:
-    """A delegate that sharpens twice as much as it was asked to."""
+    """A delegate that sharpens twice as much as it should."""
     steps = [
         [name, [2 * n for n in numbers] if name == "sharpen" else numbers] for name, numbers in json.loads(payload)
     ]
@@ -83,12 +84,12 @@ def doubled(payload: bytes, batches: list[list[np.ndarray]], outputs: int) -> li
 def wrong_backend() -> Iterator[str]:
     register()
     yield "doubling"
-    backends._added.clear()
+    registry._added.clear()
 
 
 def register() -> None:
-    ability = backends.owning("ingot_test_backends::sharpen", precisions=("float", "int8"))
-    backends.add(backends.Backend("doubling", "TestBackend", ability, lambda: takes()("sharpen"), doubled))
+    ability = owning("ingot_test_backends::sharpen", precisions=("float", "int8"))
+    registry.register_backend(Backend("doubling", "TestBackend", ability, lambda: takes()("sharpen"), doubled))
 
 
 def sharpened(x: torch.Tensor) -> torch.Tensor:
@@ -98,7 +99,7 @@ def sharpened(x: torch.Tensor) -> torch.Tensor:
 def test_integers_are_compared_in_steps(wrong_backend: str) -> None:
     finding = ingot.localize(cast(sharpened, recipe={"extra_backends": [wrong_backend]}), IMAGES)
     assert (finding.kind, finding.value) == ("backend", "sharpen")
-    assert "given the same numbers it is off by up to" in finding.verdict
+    assert "on the same inputs: largest error" in finding.verdict
     assert rows(finding)["sharpen"].stored == "int8"
     assert rows(finding)["sharpen"].steps > 5
     assert rows(finding)["relu_2"].steps <= 1
@@ -131,13 +132,13 @@ def test_nothing_is_wrong() -> None:
     finding = ingot.localize(cast(nn.Identity()), IMAGES)
     assert (finding.kind, finding.culprit, finding.strays) == ("none", None, None)
     assert finding.lowerings == 1
-    assert not finding.notes, "with values returned it must still be one delegate"
+    assert not finding.notes, "with intermediate values returned it must still be one delegate"
 
 
-def test_a_few_values_over_the_whole_graph() -> None:
+def test_values_are_evenly_spaced_over_the_graph() -> None:
     names = [str(i) for i in range(100)]
-    assert spread(names, 4) == ["24", "49", "74", "99"]
-    assert spread(names[:3], 4) == ["0", "1", "2"]
+    assert evenly_spaced(names, 4) == ["24", "49", "74", "99"]
+    assert evenly_spaced(names[:3], 4) == ["0", "1", "2"]
 
 
 FILE = """

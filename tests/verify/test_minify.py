@@ -1,4 +1,4 @@
-"""Models that really fail are cut down to a file that fails alike, by itself."""
+"""Models that really fail are reduced to a self-contained file that fails alike."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 
 import ingot
 from ingot.cli import main
-from ingot.verify.minify.ddmin import smallest
+from ingot.verify.minify.ddmin import ddmin
 from tests.verify.test_localize import FILE, IMAGES, Net, sharpened, stretched, wrong_backend  # noqa: F401
 
 
@@ -23,7 +23,7 @@ def reduce(middle: Any, path: Path, **options: Any) -> ingot.Reduction:
 
 
 def folded(x: torch.Tensor) -> torch.Tensor:
-    """Lowering dies in a pass of XNNPACK's, if a convolution comes right before."""
+    """Lowering fails in a pass of XNNPACK if a convolution comes right before."""
     return nn.functional.celu(nn.functional.conv2d(x, torch.full((8, 8, 1, 1), 0.2)), 0.5)
 
 
@@ -43,14 +43,14 @@ def test_a_real_failure(middle: Any, error: str, op: str, most: int, tmp_path: P
     text = done.path.read_text()
     assert f"torch.ops.aten.{op}" in text
     assert len(text.splitlines()) < 40
-    assert [p.name for p in tmp_path.iterdir()] == ["repro.py"], "numbers from a seed do, so there is no file beside it"
+    assert [p.name for p in tmp_path.iterdir()] == ["repro.py"], "random constants are enough, so no tensors are saved"
     assert error in done.output
 
 
 @pytest.mark.slow
 def test_backends_of_ones_own(wrong_backend: str, tmp_path: Path) -> None:  # noqa: F811
-    """What registers them is at the top of the file; demands that the failure does not need are not in it."""
-    recipe = {"extra_backends": [wrong_backend], "correct_biases": False}
+    """The code that registers them is at the top of the file; recipe keys that the failure does not need are removed."""
+    recipe = {"beside": [wrong_backend], "correct_biases": False}
     setup = "from tests.verify.test_localize import register\n\nregister()"
     done = reduce(sharpened, tmp_path / "repro.py", recipe=recipe, setup=setup)
     assert done.reproduces
@@ -84,7 +84,7 @@ def test_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     mended = Path("repro.py").read_text().replace("torch.ops.aten.sort.default(x, 1)", "(x * 2,)")
     Path("repro.py").write_text(mended)
     ran = subprocess.run([sys.executable, "repro.py"], capture_output=True, text=True, check=False)
-    assert (ran.returncode, ran.stdout) == (0, "it is cast without an error\n"), "where the failure is gone it says so"
+    assert (ran.returncode, ran.stdout) == (0, "cast without an error\n"), "when the failure is gone, the file says so"
 
 
 def test_delta_debugging() -> None:
@@ -94,6 +94,6 @@ def test_delta_debugging() -> None:
         tried.append(part)
         return {3, 17, 18} <= set(part)
 
-    assert list(smallest(range(40), fails)) == [3, 17, 18]
+    assert list(ddmin(range(40), fails)) == [3, 17, 18]
     assert len(tried) < 80
-    assert list(smallest(range(40), lambda part: 25 in part)) == [25]
+    assert list(ddmin(range(40), lambda part: 25 in part)) == [25]

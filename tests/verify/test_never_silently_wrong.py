@@ -1,4 +1,4 @@
-"""Models that were cast wrongly without a word, or died with a bare traceback, once. Each is right or refused now."""
+"""Regressions: models that were once cast wrongly without an error, or ended in a bare traceback. Right or refused now."""
 
 from __future__ import annotations
 
@@ -90,21 +90,21 @@ def detector() -> nn.Module:
     return Model(boxes_and_scores, boxes=nn.Conv2d(4, 4, 1), scores=nn.Conv2d(4, 4, 1))
 
 
-def test_boxes_do_not_drown_scores() -> None:
+def test_large_boxes_keep_resolution_for_small_scores() -> None:
     casting = cast(detector(), [(torch.randn(1, 4, 6, 6),) for _ in range(4)])
     assert len(casting.delegates) == 1
     assert casting.check.outputs[0].worst_channel_db > 30
     assert "one int8 scale would cost its smallest operand" in casting.plan.why("cat")
 
 
-def test_a_plan_that_drowns_them_fails() -> None:
+def test_a_plan_with_one_coarse_scale_for_both_fails() -> None:
     batches = [(torch.randn(1, 4, 6, 6),) for _ in range(4)]
     program = ingot.capture(detector().eval(), batches[0])
     plan = ingot.plan(program, ingot.record(program, batches), "xnnpack")
     coarse = plan.qparams("mul_tensor")
-    slots = (QuantizationPoint("conv2d_1"), QuantizationPoint("mul_tensor"))
-    drowned = tuple(dataclasses.replace(d, qparams=coarse) if d.point in slots else d for d in plan)
-    check = ingot.verify(ingot.lower(program, dataclasses.replace(plan, decisions=drowned)), batches)
+    points = (QuantizationPoint("conv2d_1"), QuantizationPoint("mul_tensor"))
+    coarsened = tuple(dataclasses.replace(d, qparams=coarse) if d.point in points else d for d in plan)
+    check = ingot.verify(ingot.lower(program, dataclasses.replace(plan, decisions=coarsened)), batches)
     assert not check.passed
     assert "channels are dead" in check.outputs[0].problem
 
@@ -166,7 +166,7 @@ def test_a_scalar_head() -> None:
         (lambda s, x: s.l(F.dropout(x, 0.5, training=True)), "draws random numbers"),
     ],
 )
-def test_refused_in_a_sentence(run, words: str) -> None:
+def test_refused_with_a_reason(run, words: str) -> None:
     with pytest.raises(ingot.CaptureError, match=words):
         ingot.capture(Model(run, l=nn.Linear(8, 4)), (torch.randn(2, 8),))
 
@@ -194,8 +194,8 @@ def test_ranges_of_another_checkpoint_are_refused() -> None:
     assert first.fingerprint != second.fingerprint
 
 
-def test_sharing_does_not_creep_along_a_chain() -> None:
-    """Each neighbour costs little; all together would cost the first one two bits."""
+def test_scale_sharing_does_not_accumulate_along_a_chain() -> None:
+    """Each pair loses little by a shared scale; one scale for all would cost the first value two bits."""
 
     def run(s, x):
         y = s.a(x)
@@ -209,7 +209,7 @@ def test_sharing_does_not_creep_along_a_chain() -> None:
     assert max(scales) > 3 * min(scales)
 
 
-def test_what_stays_float_is_said() -> None:
+def test_ops_that_stay_float_are_noted() -> None:
     casting = cast(nn.Sequential(nn.Linear(4, 4)).double(), [(torch.randn(2, 4).double(),) for _ in range(3)])
     assert any("stay float" in n for n in casting.notes)
 
@@ -235,10 +235,10 @@ def test_keep_keeps_what_does_not_run() -> None:
     assert casting.pte
 
 
-def test_memory_that_nobody_wrote_sets_no_range() -> None:
-    """Circular padding is written into an empty tensor, slice by slice."""
+def test_uninitialized_memory_sets_no_range() -> None:
+    """Circular padding writes into an empty tensor, slice by slice."""
     poison = [torch.full((1, 4, 16, 15), 1e30) for _ in range(64)]
-    del poison  # what is allocated next may lie there
+    del poison  # the next allocation may reuse this memory
     model = Model(lambda s, x: F.pad(s.c(x), (1, 2, 3, 1), mode="circular"), c=nn.Conv2d(3, 4, 3, padding=1))
     program = ingot.capture(model, (torch.randn(1, 3, 12, 12),))
     empties = [n for n in program.module.graph.nodes if n.op == "get_attr" and "empty" in n.target]

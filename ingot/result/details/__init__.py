@@ -1,1 +1,1 @@
-"""Every value of a casting as plain data: what a report shows."""
+"""Every value of a casting as plain data, for the report."""

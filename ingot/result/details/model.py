@@ -1,4 +1,4 @@
-"""What a report shows beside a casting's own fields, as plain data."""
+"""What a report shows in addition to the fields of a casting. Plain data, no torch."""
 
 from __future__ import annotations
 
@@ -7,54 +7,54 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Read:
-    """One operand: the value that is read, and how its numbers are stored anew on the way, if they are."""
+class OperandUse:
+    """One operand of an op: the value, and the conversion of its qparams on the edge, if any."""
 
     value: str
-    converts: str = ""  # quantize, dequantize or requantize
+    converts: str = ""  # quantize, dequantize or requantize; empty: none
 
 
 @dataclass(frozen=True)
-class Spread:
-    """What was recorded of a value: its ends, how its numbers are spread, and the range that was chosen."""
+class Distribution:
+    """The calibration statistics of a value: minimum, maximum, histogram; and the range that the plan chose."""
 
     min: float
     max: float
     count: int
     nonfinite: int
-    low: float  # where the first bin begins
-    high: float  # and the last one ends
-    bins: tuple[float, ...]  # shares of the sample
-    chosen: tuple[float, float] | None = None  # the real numbers that the integers reach
+    low: float  # left end of the first bin
+    high: float  # right end of the last bin
+    bins: tuple[float, ...]  # fractions of the sample
+    chosen: tuple[float, float] | None = None  # the real numbers of qmin and qmax
 
 
 @dataclass(frozen=True)
-class Node:
-    """One value of the program: what makes it, where that runs, how it is stored and how far it is off."""
+class GraphNode:
+    """One value of the program: its op, where the op runs, its qparams and its SQNR."""
 
     name: str
-    op: str  # input, output, or what is called
+    op: str  # input, output, or the called op
     source: str
     module: str
     shape: tuple[int | str, ...]
     dtype: str
-    place: int | None  # the number of a delegate, 0 for the host, None where it vanished into its neighbours
+    place: int | None  # the number of a delegate, 0 for the host, None if fused into a neighbour
     precision: str
     stored: str
-    reads: tuple[Read, ...] = ()
+    reads: tuple[OperandUse, ...] = ()
     constants: tuple[str, ...] = ()
     why: str = ""
-    spread: Spread | None = None
+    spread: Distribution | None = None
     sqnr_db: float | None = None
 
 
 @dataclass(frozen=True)
 class Weight:
-    """One constant: who reads it first, and what it takes as it is stored."""
+    """One constant: its first reader, and its size in the file."""
 
     name: str
     reader: str
-    module: str  # where the reader is
+    module: str  # of the reader
     shape: tuple[int, ...]
     dtype: str
     bytes: int
@@ -62,19 +62,19 @@ class Weight:
 
 
 @dataclass(frozen=True)
-class Recorded:
-    """What the calibration data showed, and what of it was too little."""
+class CalibrationSummary:
+    """The size of the calibration data, and the values that it covers badly."""
 
     batches: int
     samples: int
     values: int
     notes: tuple[str, ...] = ()
-    lacking: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # by kind, the values
+    suspect_values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # names by kind of problem
 
 
 @dataclass(frozen=True)
-class Part:
-    """One op as it ran: in a delegate or on the host, under the runtime's own name for it."""
+class TimedOp:
+    """One op of a profiled run, in a delegate or on the host, under the runtime's own name."""
 
     name: str
     place: int
@@ -83,21 +83,21 @@ class Part:
 
 @dataclass(frozen=True)
 class Timing:
-    """Where one run spends its time; `how` says what was measured, or why nothing was."""
+    """The profile of one run; `how` says what was measured, or why nothing was."""
 
     how: str
     seconds: float | None = None
     runs: int = 0
-    parts: tuple[Part, ...] = ()
+    parts: tuple[TimedOp, ...] = ()
 
 
 @dataclass(frozen=True)
 class Details:
-    """All of it; `notes` say what could not be found out."""
+    """All details of a casting; `notes` say what is unknown and why."""
 
-    nodes: tuple[Node, ...] = ()
+    nodes: tuple[GraphNode, ...] = ()
     weights: tuple[Weight, ...] = ()
-    recorded: Recorded | None = None
+    recorded: CalibrationSummary | None = None
     timing: Timing | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

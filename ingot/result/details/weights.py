@@ -1,4 +1,4 @@
-"""What each constant takes in the file, as the plan stores it."""
+"""The size of each constant in the file, with the qparams of the plan."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from ingot.capture.op_semantics import operands
 from ingot.core.fx import constant_of, module_path
 from ingot.plan.model import QParams
 from ingot.result.details.model import Weight
-from ingot.result.details.nodes import places_of
+from ingot.result.details.nodes import placement_of
 
 if TYPE_CHECKING:
     from ingot.result.casting import Casting
 
 
 def weights_of(casting: Casting) -> tuple[Weight, ...]:
-    """Each tensor once, under its first reader."""
-    places, layers = places_of(casting), {layer.name: layer.bytes for layer in casting.layers}
+    """Each tensor once, with its first reader."""
+    places, layers = placement_of(casting), {layer.name: layer.bytes for layer in casting.layers}
     found: dict[str, Weight] = {}
     for node in casting.needed_evidence.program.module.graph.nodes:
         for operand, read in enumerate(operands(node)):
             tensor, name = constant_of(read), str(read.target)
             if tensor is not None and name not in found:
-                storage = casting.plan.qparams(node.name, operand)
-                found[name] = _weight(name, tensor, node, storage, places.get(node.name), layers.get(node.name))
+                qparams = casting.plan.qparams(node.name, operand)
+                found[name] = _weight(name, tensor, node, qparams, places.get(node.name), layers.get(node.name))
     return tuple(found.values())
 
 
 def _weight(
-    name: str, tensor: torch.Tensor, reader: Node, storage: QParams | None, place: int | None, packed: int | None
+    name: str, tensor: torch.Tensor, reader: Node, qparams: QParams | None, place: int | None, packed: int | None
 ) -> Weight:
-    """`packed` is what a weight scheme counted for the matrix of this reader."""
-    dtype = str(tensor.dtype).removeprefix("torch.") if storage is None else storage.dtype
+    """`packed` is the size that a weight-only scheme counted for the matrix of this reader."""
+    dtype = str(tensor.dtype).removeprefix("torch.") if qparams is None else qparams.dtype
     size = tensor.numel() * getattr(torch, dtype).itemsize
     by_scheme = packed is not None and tensor.dim() == 2
     bits = "packed" if by_scheme else dtype

@@ -1,1 +1,1 @@
-"""What a cast showed, as text, as plain data and as one HTML page."""
+"""The report of a casting: text, plain data and one HTML page. Imports no torch, only plain-data modules."""

@@ -1,4 +1,4 @@
-"""Two castings side by side, as plain data and as lines for a terminal."""
+"""Compare two castings, as plain data and as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from itertools import zip_longest
 from typing import Any
 
 from ingot.plan.model import Plan
-from ingot.result.report.text import Facts, count, decibel, outcome
+from ingot.result.report.text import Facts, counted, decibel, status
 
-Side = tuple[str, Facts, Plan]  # its name, its facts, its plan
-LESS, MORE = -1, 1  # which way is better
+Side = tuple[str, Facts, Plan]  # name, facts, plan
+LESS, MORE = -1, 1  # the direction that is better
 
 
-def compared(first: Side, second: Side) -> Facts:
-    """Rows of figures, where errors are, what is stored otherwise, what stayed on the host."""
+def compare_castings(first: Side, second: Side) -> Facts:
+    """Rows of figures, SQNR by value, quantization points that differ, host ops, versions."""
     a, b = first[1], second[1]
     return {
         "sides": [_side(name, facts) for name, facts, _ in (first, second)],
         "rows": [row for row in _rows(a, b) if row["first"] is not None or row["second"] is not None],
         "plan": [dict(zip(("point", "first", "second"), d, strict=True)) for d in first[2].differences(second[2])],
-        "host_ops": _hosts({name: facts["host_ops"] for name, facts, _ in (first, second)}),
+        "host_ops": _host_ops({name: facts["host_ops"] for name, facts, _ in (first, second)}),
         "versions": _versions(a["versions"], b["versions"]),
     }
 
@@ -33,7 +33,7 @@ def _side(name: str, facts: Facts) -> Facts:
 
 def _rows(a: Facts, b: Facts) -> Iterator[Facts]:
     yield _row("target", "text", a["target"], b["target"])
-    yield _row("verdict", "text", outcome(a["check"]), outcome(b["check"]))
+    yield _row("check", "text", status(a["check"]), status(b["check"]))
     yield _row("executed on", "text", _executed(a), _executed(b))
     yield _row("delegates", "count", len(a["delegates"]), len(b["delegates"]), LESS)
     yield _row("host ops", "count", len(a["host_ops"]), len(b["host_ops"]), LESS)
@@ -42,9 +42,9 @@ def _rows(a: Facts, b: Facts) -> Iterator[Facts]:
     for one, other in zip_longest(_outputs(a), _outputs(b), fillvalue=nothing):
         name = one.get("name") or other.get("name")
         yield _row(f"SQNR of {name}", "db", one.get("sqnr_db"), other.get("sqnr_db"), MORE)
-    yield _row("a run, measured", "ms", _measured(a), _measured(b), LESS)
-    yield _row("a run, estimated", "ms", _estimated(a), _estimated(b), LESS)
-    yield _row("the cast took", "seconds", sum(a["timings"].values()), sum(b["timings"].values()))
+    yield _row("latency, measured", "ms", _measured(a), _measured(b), LESS)
+    yield _row("latency, estimated", "ms", _estimated(a), _estimated(b), LESS)
+    yield _row("casting time", "seconds", sum(a["timings"].values()), sum(b["timings"].values()))
     yield _row("requantizes", "count", _requantizes(a), _requantizes(b), LESS)
     mine, theirs = _precisions(a), _precisions(b)
     for precision in sorted(mine | theirs):
@@ -64,7 +64,7 @@ def _measured(facts: Facts) -> float | None:
 
 
 def _estimated(facts: Facts) -> float | None:
-    """By the compiler, for all delegates together: another machine, so no row with what was measured here."""
+    """The compiler's estimate for all delegates: another machine, so not in one row with measured latency."""
     known = [p["seconds"] for p in facts["performance"] if p.get("seconds")]
     return sum(known) if known else None
 
@@ -78,24 +78,24 @@ def _precisions(facts: Facts) -> Counter[str]:
 
 
 def _row(what: str, as_: str, first: Any, second: Any, better: int = 0) -> Facts:
-    change, mood = _change(as_, first, second, better)
-    return {"what": what, "as": as_, "first": first, "second": second, "change": change, "mood": mood}
+    change, trend = _change(as_, first, second, better)
+    return {"what": what, "as": as_, "first": first, "second": second, "change": change, "trend": trend}
 
 
 def _change(as_: str, first: Any, second: Any, better: int) -> tuple[str, str]:
     if first is None or second is None or first == second:
         return ("same" if first == second else ""), ""
     if as_ == "text":
-        return "other", "differs"
-    step = float(second) - float(first)
-    mood = "" if not better else "better" if step * better > 0 else "worse"
+        return "differs", "differs"
+    delta = float(second) - float(first)
+    trend = "" if not better else "better" if delta * better > 0 else "worse"
     if as_ == "db":
-        return f"{step:+.1f} dB", mood
-    return f"{step:+,.0f}" if as_ == "count" and abs(first) < 100 else f"{100 * step / float(first):+.1f} %", mood
+        return f"{delta:+.1f} dB", trend
+    return f"{delta:+,.0f}" if as_ == "count" and abs(first) < 100 else f"{100 * delta / float(first):+.1f} %", trend
 
 
-def _hosts(by_name: dict[str, list[Facts]]) -> list[Facts]:
-    """Each op once, and in which of them."""
+def _host_ops(by_name: dict[str, list[Facts]]) -> list[Facts]:
+    """Each host op once, with the castings that have it."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for name, ops in by_name.items():
         for h in ops:
@@ -112,21 +112,21 @@ def _versions(a: Facts, b: Facts) -> list[Facts]:
     return [{"what": k, "first": a.get(k, ""), "second": b.get(k, "")} for k in {**a, **b}]
 
 
-def as_text(data: Facts) -> str:
-    """A table, then the host ops and how many places are stored otherwise."""
+def comparison_text(data: Facts) -> str:
+    """A table, then the host ops and the number of quantization points that differ."""
     names = [side["name"] for side in data["sides"]]
-    told = [r for r in data["rows"] if r["what"] != "executed on"]  # a sentence each, too long for a column
-    cells = [(r["what"], shown(r["as"], r["first"]), shown(r["as"], r["second"]), r["change"]) for r in told]
+    rows = [r for r in data["rows"] if r["what"] != "executed on"]  # too long for a column
+    cells = [(r["what"], formatted(r["as"], r["first"]), formatted(r["as"], r["second"]), r["change"]) for r in rows]
     table = [("", *names, ""), *cells]
     widths = [max(len(row[i]) for row in table) for i in range(4)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in table]
-    hosts = [f"on the host in {h['where']}: {h['op']} at {h['source']}: {h['reason']}" for h in data["host_ops"]]
-    stored = f"stored otherwise: {count(len(data['plan']), 'place')} (`ingot diff` lists them)" if data["plan"] else ""
-    return "\n".join([*lines, *hosts, stored or "everything is stored alike"])
+    hosts = [f"host op in {h['where']}: {h['op']} at {h['source']}: {h['reason']}" for h in data["host_ops"]]
+    points = counted(len(data["plan"]), "quantization point differs", "quantization points differ")
+    return "\n".join([*lines, *hosts, f"{points} (`ingot diff` lists them)" if data["plan"] else "the plans are equal"])
 
 
-def shown(as_: str, value: Any) -> str:
-    """A figure as the page shows it too."""
+def formatted(as_: str, value: Any) -> str:
+    """A figure in the format of the page."""
     if value is None:
         return "–"
     forms = {"count": "{:,}", "ms": "{:.3g} ms", "seconds": "{:.2f} s", "percent": "{:.1f} %", "text": "{}"}

@@ -1,7 +1,7 @@
-"""Facts as one self-contained page: the data in a block of JSON, the script and the style from files beside this one.
+"""One self-contained HTML page: the data as a JSON block, script and style from the assets folder.
 
-No text of a model is ever markup: what stands in the page itself is escaped, everything else is set as text by the
-script, and a policy in the page lets no other script run and nothing be fetched.
+No text of a model becomes markup: the title is escaped, the script sets everything else as text, and the page's content
+security policy blocks other scripts and all network access.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ SCRIPTS = ("dom", "charts", "graph", "paint", "search", "explore", "measures", "
 
 
 def page(facts: Facts) -> str:
-    """The page of one casting."""
+    """The report page of one casting."""
     check = facts["check"]
-    mood = "" if check is None else "passed" if check["passed"] else "failed"
-    return document(text.verdict(facts), facts, mood)
+    status = "" if check is None else "passed" if check["passed"] else "failed"
+    return document(text.headline(facts), facts, status)
 
 
-def document(title: str, data: Facts, mood: str = "") -> str:
+def document(title: str, data: Facts, status: str = "") -> str:
     style, script = _file("assets", "style.css"), _script()
     policy = (
         f"default-src 'none'; style-src {_hashed(style)}; script-src {_hashed(script)}; "
@@ -40,9 +40,9 @@ def document(title: str, data: Facts, mood: str = "") -> str:
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">{GENERATOR}
 <title>Ingot: {shown[:200]}</title><style>{style}</style></head>
-<body><header><h1 class="{mood}">{shown}</h1></header><nav aria-label="sections"></nav>
-<main><noscript>The page draws itself from the data in it, with a script of its own.</noscript></main>
-<footer>Written by Ingot. Layout of the graph by dagre (MIT licence, in the source of this page).</footer>
+<body><header><h1 class="{status}">{shown}</h1></header><nav aria-label="sections"></nav>
+<main><noscript>This page needs JavaScript: its script draws the data that it contains.</noscript></main>
+<footer>Written by Ingot. Graph layout by dagre (MIT licence, in the source of this page).</footer>
 <script type="application/json" id="data">{embedded(data)}</script>
 <script type="text/plain" id="layouter">{_layouter()}</script>
 <script>{script}</script></body></html>
@@ -50,7 +50,7 @@ def document(title: str, data: Facts, mood: str = "") -> str:
 
 
 def embedded(data: Facts) -> str:
-    """JSON that no HTML parser and no JavaScript parser can take for anything else."""
+    """JSON without characters that an HTML or JavaScript parser could treat as markup."""
     raw = json.dumps(data, allow_nan=False, separators=(",", ":"))  # ASCII: U+2028 and lone surrogates are escapes
     return raw.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
@@ -62,7 +62,7 @@ def _script() -> str:
 
 @cache
 def _layouter() -> str:
-    """What the worker runs: the library under its licence, and what we do with it."""
+    """The worker's script: the dagre library with its licence, and our layout code."""
     library = re.sub(r"//# sourceMappingURL=\S*", "", _file("vendor", "dagre.min.js"))
     licence = _file("vendor", "dagre.LICENSE").replace("*/", "* /")
     return f"/*\n{licence}*/\n{library}\n{_file('assets', 'layout.js')}"

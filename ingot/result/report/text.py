@@ -1,4 +1,4 @@
-"""The facts of a cast as plain data, and as a few lines for a terminal."""
+"""The summary of a casting, as plain data and as lines for a terminal."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 Facts = dict[str, Any]
 
 
-def as_data(casting: Casting) -> Facts:
-    """Everything a script may want to know, ready for JSON."""
+def summary_facts(casting: Casting) -> Facts:
+    """The casting without its details by value, ready for JSON."""
     facts = {
         "target": casting.target,
         "bytes": len(casting.pte),
@@ -31,45 +31,57 @@ def as_data(casting: Casting) -> Facts:
         "timings": dict(casting.timings),
         "notes": list(casting.notes),
     }
-    return plain(facts)
+    return json_ready(facts)
 
 
 def _delegate_data(delegate: Delegate) -> Facts:
-    """Its files by name and size: what is in them is in files of their own."""
+    """Its files by name and size, without their content."""
     return {**asdict(replace(delegate, files={})), "files": {name: len(data) for name, data in delegate.files.items()}}
 
 
 def check_data(check: Check) -> Facts:
-    """What running showed, ready for JSON."""
-    return plain({**asdict(check), "max_abs_error": check.max_abs_error})
+    """The result of verification, ready for JSON."""
+    return json_ready({**asdict(check), "max_abs_error": check.max_abs_error})
 
 
-def plain(thing: Any) -> Any:
-    """Only what JSON has: tuples become lists, and inf and nan strings, which `float()` reads like the numbers."""
+def json_ready(thing: Any) -> Any:
+    """Only JSON types: tuples become lists, inf and nan become strings that `float()` can read."""
     if isinstance(thing, dict):
-        return {str(k): plain(v) for k, v in thing.items()}
+        return {str(k): json_ready(v) for k, v in thing.items()}
     if isinstance(thing, (list, tuple)):
-        return [plain(v) for v in thing]
+        return [json_ready(v) for v in thing]
     if isinstance(thing, float):
         return thing if math.isfinite(thing) else str(thing)
     return thing if thing is None or isinstance(thing, (bool, int, str)) else str(thing)
 
 
+MOST_LISTED = 6  # tensors, host ops, outputs or notes of a summary that is not verbose
+
+
 def summary(casting: Casting, verbose: bool = True) -> str:
-    """The verdict first, then what stands behind it."""
-    facts = as_data(casting)
-    parts = (_delegates, _host_ops, outputs, estimates, _rewrites, _timings, _notes)
-    return "\n".join([verdict(facts), *(line for part in parts for line in part(facts))])
+    """The headline, then delegates, host ops, outputs, estimates, rewrites, timings and notes."""
+    facts = summary_facts(casting)
+    long = (_delegates, _host_ops, output_lines, _notes)
+    lines = {part: list(part(facts, verbose)) for part in long}
+    order = (_delegates, _host_ops, output_lines, _estimates, _rewrites, _timings, _notes)
+    return "\n".join([headline(facts), *(line for p in order for line in (lines[p] if p in lines else p(facts)))])
 
 
-def verdict(facts: Facts) -> str:
+def _listed(things: list[Any], verbose: bool) -> tuple[list[Any], str]:
+    """The first few, and how many more there are."""
+    shown = things if verbose or len(things) <= MOST_LISTED else things[: MOST_LISTED - 1]
+    left = len(things) - len(shown)
+    return shown, f"… and {left} more (--verbose lists them)" if left else ""
+
+
+def headline(facts: Facts) -> str:
     """`xnnpack: 1 delegate, 0 host ops, 41,200 bytes: passed`."""
-    counts = [count(len(facts["delegates"]), "delegate"), count(len(facts["host_ops"]), "host op")]
-    return f"{facts['target']}: {', '.join([*counts, count(facts['bytes'], 'byte')])}: {outcome(facts['check'])}"
+    counts = [counted(len(facts["delegates"]), "delegate"), counted(len(facts["host_ops"]), "host op")]
+    return f"{facts['target']}: {', '.join([*counts, counted(facts['bytes'], 'byte')])}: {status(facts['check'])}"
 
 
-def outcome(check: Facts | None) -> str:
-    """One word, or the culprit."""
+def status(check: Facts | None) -> str:
+    """Passed or failed; if failed, with the value where the error starts."""
     if check is None:
         return "not executed"
     if check["passed"]:
@@ -77,55 +89,68 @@ def outcome(check: Facts | None) -> str:
     return f"FAILED, the error starts at {check['culprit']}" if check["culprit"] else "FAILED"
 
 
-def _delegates(facts: Facts) -> Iterator[str]:
+def _delegates(facts: Facts, verbose: bool = True) -> Iterator[str]:
     for number, d in enumerate(facts["delegates"], 1):
-        yield f"delegate {number}: {d['backend']}, {count(d['ops'], 'op')}"
-        yield f"  in   {', '.join(tensor(t) for t in d['inputs']) or 'nothing'}"
-        yield f"  out  {', '.join(tensor(t) for t in d['outputs']) or 'nothing'}"
+        yield f"delegate {number}: {d['backend']}, {counted(d['ops'], 'op')}"
+        yield f"  in   {_tensors(d['inputs'], verbose)}"
+        yield f"  out  {_tensors(d['outputs'], verbose)}"
 
 
-def _host_ops(facts: Facts) -> Iterator[str]:
-    for h in facts["host_ops"]:
-        yield f"on the host: {h['op']} ({h['name']}) at {h['source']}"
+def _tensors(tensors: list[Facts], verbose: bool) -> str:
+    shown, more = _listed(tensors, verbose)
+    return ", ".join([*map(_tensor, shown), *([more] if more else [])]) or "none"
+
+
+def _host_ops(facts: Facts, verbose: bool = True) -> Iterator[str]:
+    shown, more = _listed(facts["host_ops"], verbose)
+    for h in shown:
+        yield f"host op: {h['op']} ({h['name']}) at {h['source']}"
         yield f"  why  {h['reason']}"
         if h["hint"]:
             yield f"  try  {h['hint']}"
+    if more:
+        yield f"host ops: {more}"
 
 
-def outputs(facts: Facts, verbose: bool = True) -> Iterator[str]:
-    """What ran where, and how each output compares."""
+def output_lines(facts: Facts, verbose: bool = True) -> Iterator[str]:
+    """Where the program was executed, and the comparison of each output; the worst of many."""
     check = facts["check"]
     if check is None:
         return
-    yield f"executed on {check['executed_on']}, {count(check['batches'], 'batch', 'batches')}"
-    for o in check["outputs"]:
-        yield f"  {o['name']}: {comparison(o)}"
+    yield f"executed on {check['executed_on']}, {counted(check['batches'], 'batch', 'batches')}"
+    ordered = sorted(check["outputs"], key=lambda o: (not o["problem"], float(o["sqnr_db"])))
+    many = not verbose and len(ordered) > MOST_LISTED
+    shown, more = _listed(ordered if many else check["outputs"], verbose)
+    for o in shown:
+        yield f"  {o['name']}: {_comparison(o)}"
         if o["problem"]:
             yield f"    {o['problem']}"
+    if more:
+        yield f"  {more}; these are the worst"
 
 
-def estimates(facts: Facts) -> Iterator[str]:
-    """What the compiler expects of each delegate."""
+def _estimates(facts: Facts) -> Iterator[str]:
+    """The compiler's estimate for each delegate."""
     for number, p in enumerate(facts["performance"], 1):
         if "segments" in p:
-            held = ", ".join(f"{kind} {count(n, 'byte')}" for kind, n in p["bytes"].items())
-            yield f"delegate {number} is a {p['format']} of {count(len(p['segments']), 'segment')}: {held}"
+            sizes = ", ".join(f"{kind} {counted(n, 'byte')}" for kind, n in p["bytes"].items())
+            yield f"delegate {number} is a {p['format']} of {counted(len(p['segments']), 'segment')}: {sizes}"
             continue
         where = f"{p['accelerator']}, {p['system_config']}, {p['memory_mode']}"
         yield f"{p['compiler']} estimates delegate {number} ({where}):"
-        memories = ", ".join(f"{m['name']} {count(m['used_bytes'], 'byte')}" for m in p["memories"])
-        yield f"  {count(p['cycles'], 'cycle')}, {1e3 * float(p['seconds']):.3g} ms; {memories}"
+        memories = ", ".join(f"{m['name']} {counted(m['used_bytes'], 'byte')}" for m in p["memories"])
+        yield f"  {counted(p['cycles'], 'cycle')}, {1e3 * float(p['seconds']):.3g} ms; {memories}"
 
 
-def comparison(output: Facts) -> str:
-    """One output against the float model and against its own quantized graph."""
-    near, own, worst = (decibel(output[k]) for k in ("sqnr_db", "faithful_db", "worst_channel_db"))
+def _comparison(output: Facts) -> str:
+    """One output against the float model and against the quantized graph."""
+    to_float, to_graph, worst = (decibel(output[k]) for k in ("sqnr_db", "faithful_db", "worst_channel_db"))
     largest = f"largest error {float(output['max_abs_error']):.3g}"
-    return f"{near} to the float model (worst channel {worst}), {own} to its own quantized graph, {largest}"
+    return f"SQNR {to_float} to the float model (worst channel {worst}), {to_graph} to the quantized graph, {largest}"
 
 
-def rewritten(facts: Facts) -> dict[str, list[str]]:
-    """The lines of each rule: where it was used, and at last what that saved or why it was not."""
+def _rewrites_by_rule(facts: Facts) -> dict[str, list[str]]:
+    """The lines of each rule: where it was applied, and last its benefit or why it was not applied."""
     found: dict[str, list[str]] = {}
     for line in facts["rewrites"]:
         rule, _, what = line.partition(": ")
@@ -134,9 +159,9 @@ def rewritten(facts: Facts) -> dict[str, list[str]]:
 
 
 def _rewrites(facts: Facts) -> Iterator[str]:
-    for rule, lines in rewritten(facts).items():
+    for rule, lines in _rewrites_by_rule(facts).items():
         yield (
-            f"rewritten: {rule}, {count(len(lines) - 1, 'place')}: {lines[-1]}"
+            f"rewritten: {rule}, {counted(len(lines) - 1, 'place')}: {lines[-1]}"
             if len(lines) > 1
             else f"{rule}: {lines[0]}"
         )
@@ -147,12 +172,14 @@ def _timings(facts: Facts) -> Iterator[str]:
         yield "seconds: " + ", ".join(f"{name} {float(s):.1f}" for name, s in facts["timings"].items())
 
 
-def _notes(facts: Facts) -> Iterator[str]:
-    for note in facts["notes"]:
-        yield f"note: {note}"
+def _notes(facts: Facts, verbose: bool = True) -> Iterator[str]:
+    shown, more = _listed(facts["notes"], verbose)
+    yield from (f"note: {note}" for note in shown)
+    if more:
+        yield f"notes: {more}"
 
 
-def tensor(t: Facts) -> str:
+def _tensor(t: Facts) -> str:
     """`x int8 1×3×32×32 (scale 0.0123, zero point -3)`."""
     shape = "×".join(str(d) for d in t["shape"]) or "scalar"
     layout = "" if t["layout"] == "contiguous" else f" {t['layout']}"
@@ -161,11 +188,11 @@ def tensor(t: Facts) -> str:
 
 
 def decibel(value: Any) -> str:
-    """`38.2 dB`; 200 and more stand for equality to the last bit."""
+    """`38.2 dB`; 200 dB and more mean bit-exact."""
     number = float(value)
     return "exact" if number >= 200 else f"{number:.1f} dB"
 
 
-def count(n: int, noun: str, plural: str | None = None) -> str:
+def counted(n: int, noun: str, plural: str | None = None) -> str:
     """`1 op`, `2 ops`."""
     return f"{n:,} {noun if n == 1 else plural or noun + 's'}"

@@ -1,1 +1,1 @@
-"""Where an error starts: float program, quantized graph and artefact, value by value."""
+"""Find the op where an error starts: compare float program, quantized graph and artefact value by value."""

@@ -1,4 +1,4 @@
-"""Whose error it is: rounding, the backend, or a file that is not what it seems; in one sentence."""
+"""The cause of an error: rounding, the backend, or a file that does not match its plan."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ingot.core.fx import source_of
 from ingot.errors import InputError
 from ingot.verify.check import Evidence, run_artefact, run_graph, run_quantized
 from ingot.verify.localize.finding import Finding, ValueCheck
-from ingot.verify.localize.graph_errors import coarsest, error_along, told
-from ingot.verify.localize.intermediate_outputs import Batches, Seen
-from ingot.verify.localize.isolated_op import alone, first_wrong, steps
-from ingot.verify.localize.search import Search, spread, strays
+from ingot.verify.localize.graph_errors import describe_drop, largest_drop, sqnr_by_value
+from ingot.verify.localize.intermediate_outputs import Batches, ObservedValue
+from ingot.verify.localize.isolated_op import error_in_steps, isolated_error, most_divergent_op
+from ingot.verify.localize.probe import Probe, diverges_from_graph, evenly_spaced
 from ingot.verify.metrics import measure
 
 if TYPE_CHECKING:
@@ -25,98 +25,94 @@ if TYPE_CHECKING:
 Verdict = tuple[str, str, str | None]  # kind, sentence, value
 
 
-def find(casting: Casting, batches: Batches) -> Finding:
+def diagnose(casting: Casting, batches: Batches) -> Finding:
     """Compare the float program, the quantized graph and the artefact, value by value."""
     evidence: Evidence = casting.needed_evidence
     chosen = list(islice(batches, evidence.recipe.verify_batches))
     if not chosen:
-        raise InputError("no batches to look at", hint="give at least one input tuple")
-    search = Search(evidence, casting.plan, chosen)
+        raise InputError("no batches to localize with", hint="give at least one input tuple")
+    probe = Probe(evidence, casting.plan, chosen)
     outputs = _outputs(casting.pte, evidence, chosen)
-    errors = error_along(evidence.program, evidence.quantized, chosen[0])
-    worst = coarsest(evidence.program, errors)
-    search.look(spread(list(search.taps)))
-    wrong = [n for n, v in outputs.items() if strays(evidence, v)]
-    if wrong and not search.strays(wrong[0]):
-        kind, sentence, value = _gone(search, wrong[0])
+    errors = sqnr_by_value(evidence.program, evidence.quantized, chosen[0])
+    worst = largest_drop(evidence.program, errors)
+    probe.observe(evenly_spaced(list(probe.observable)))
+    wrong = [n for n, v in outputs.items() if diverges_from_graph(evidence, v)]
+    if wrong and not probe.diverges(wrong[0]):
+        kind, sentence, value = _not_reproduced(probe, wrong[0])
     else:
-        kind, sentence, value = _backend(search, bool(wrong)) or _rounded(search, outputs, errors, worst)
+        kind, sentence, value = _backend_error(probe, bool(wrong)) or _rounding_error(probe, outputs, errors, worst)
     return Finding(
-        casting.target, evidence.target.runner.executed_on(), kind, sentence, _culprit(search, kind, value, errors),
+        casting.target, evidence.target.runner.executed_on(), kind, sentence, _culprit(probe, kind, value, errors),
         value,
-        _table(search, errors), worst.name if worst else None, value if kind == "backend" else None, search.lowerings,
-        _notes(search, casting),
+        _table(probe, errors), worst.name if worst else None, value if kind == "backend" else None, probe.lowerings,
+        _notes(probe, casting),
     )  # fmt: skip
 
 
-def _outputs(pte: bytes, evidence: Evidence, batches: Batches) -> dict[str, Seen]:
-    """The artefact itself, as verification sees it."""
+def _outputs(pte: bytes, evidence: Evidence, batches: Batches) -> dict[str, ObservedValue]:
+    """The outputs of the artefact itself, as verification compares them."""
     program = evidence.program
     float_ = run_graph(program.module, batches, program.state)
     runs = (float_, run_quantized(evidence, batches), run_artefact(pte, evidence, batches))
     names = program.output_names
-    return {n: Seen(*([batch[i] for batch in run] for run in runs)) for i, n in enumerate(names)}
+    return {n: ObservedValue(*([batch[i] for batch in run] for run in runs)) for i, n in enumerate(names)}
 
 
-def _backend(search: Search, failed: bool) -> Verdict | None:
-    """An op that is not what the graph says; outputs that average may hide it."""
-    if not failed and all(_is_near(search, n) for n in search.seen):
+def _backend_error(probe: Probe, failed: bool) -> Verdict | None:
+    """An op that disagrees with the graph; searched for even if the outputs pass, since an average may hide it."""
+    if not failed and all(_agrees(probe, n) for n in probe.observed):
         return None
-    name, apart = first_wrong(search)
-    if not apart.differs:
+    name, error = most_divergent_op(probe)
+    if not error.differs:
         return None
-    said = f"given the same numbers it is {apart}"
-    place = _place(search.nodes[name])
-    return "backend", f"the backend computes {place} otherwise than the quantized graph says: {said}", name
-
-
-def _is_near(search: Search, name: str) -> bool:
-    apart = alone(search, name)
-    return not apart.differs or apart.db >= search.evidence.recipe.min_faithful_db
-
-
-def _gone(search: Search, wrong: str) -> Verdict:
-    """Right when values inside are returned too: is the file at fault, or looking?"""
-    search.look([])
-    if search.strays(wrong):
-        why = "the error goes away when values inside are returned too: kernels that are merged when nobody looks"
-        return "hidden", f"{why}; --reduce finds the smallest model that has it", None
-    why = "lowered again from this model and plan, the numbers are right"
+    place = _place(probe.nodes[name])
     return (
-        "file",
-        f"the file is not what it should be: {why}; was it made from other weights, or by other versions?",
-        None,
+        "backend",
+        f"the backend's kernel for {place} disagrees with the quantized graph on the same inputs: {error}",
+        name,
     )
 
 
-def _rounded(search: Search, outputs: dict[str, Seen], errors: dict[str, float], worst: Node | None) -> Verdict:
-    """Every op is what the graph says; how far is that from the float program?"""
-    bar = search.evidence.recipe.min_sqnr_db
-    bad = [n for n, v in outputs.items() if strays(search.evidence, v) or _is_far(v, bar)]
+def _agrees(probe: Probe, name: str) -> bool:
+    error = isolated_error(probe, name)
+    return not error.differs or error.db >= probe.evidence.recipe.min_faithful_db
+
+
+def _not_reproduced(probe: Probe, wrong: str) -> Verdict:
+    """The error disappears with extra outputs: is the file wrong, or do extra outputs change the kernels?"""
+    probe.observe([])
+    if probe.diverges(wrong):
+        why = "the error disappears when intermediate values are returned: the backend fuses ops differently then"
+        return "hidden", f"{why}; --reduce finds the smallest model that has it", None
+    why = "lowered again from this model and plan, the outputs are right"
+    return "file", f"the file is not what this plan lowers to: {why}; was it made from other weights or versions?", None
+
+
+def _rounding_error(
+    probe: Probe, outputs: dict[str, ObservedValue], errors: dict[str, float], worst: Node | None
+) -> Verdict:
+    """Every op agrees with the graph; how far is the graph from the float program?"""
+    threshold = probe.evidence.recipe.min_sqnr_db
+    bad = [n for n, v in outputs.items() if diverges_from_graph(probe.evidence, v) or _is_far(v, threshold)]
     if worst is None:
-        return "none", "the artefact computes its quantized graph, and nothing in that is rounded", None
+        return "none", "artefact and quantized graph agree, and no value is rounded", None
     place, db = _place(worst), errors[worst.name]
     if bad:
-        return (
-            "rounding",
-            f"rounding: the plan is too coarse at {place}, {db:.1f} dB; {_advice(search, worst.name)}",
-            worst.name,
-        )
-    sentence = (
-        f"nothing is wrong: the artefact computes its quantized graph; rounding costs most at {place}, {db:.1f} dB"
-    )
-    return "none", sentence, worst.name
+        advice = _advice(probe, worst.name)
+        return "rounding", f"rounding: the plan is too coarse at {place}, SQNR {db:.1f} dB; {advice}", worst.name
+    sentence = "nothing is wrong: artefact and quantized graph agree; rounding costs most at"
+    return "none", f"{sentence} {place}, SQNR {db:.1f} dB", worst.name
 
 
-def _is_far(output: Seen, bar: float) -> bool:
-    apart = measure(output.wanted, output.made)
-    return apart.fault is not None or not apart.sqnr_db >= bar
+def _is_far(output: ObservedValue, threshold: float) -> bool:
+    result = measure(output.reference, output.artefact)
+    return result.defect is not None or not result.sqnr_db >= threshold
 
 
-def _advice(search: Search, name: str) -> str:
-    """A line of a recipe: the next wider form that the target has."""
-    storage, formats = search.plan.qparams(name), search.evidence.target.numerics.formats
-    now = storage.dtype if storage else "int8"
+def _advice(probe: Probe, name: str) -> str:
+    """A line of a recipe: the next wider precision that the target has."""
+    qparams, formats = probe.plan.qparams(name), probe.evidence.target.numerics.formats
+    now = qparams.dtype if qparams else "int8"
     wider = "int16" if "int16" in formats and now == "int8" else "float"
     return f'try scopes = [{{ name = "{name}", precision = "{wider}" }}] in a recipe, or read `ingot why` of it'
 
@@ -125,32 +121,34 @@ def _place(node: Node) -> str:
     return f"{node.name} ({source_of(node)})"
 
 
-def _culprit(search: Search, kind: str, name: str | None, errors: dict[str, float]) -> str | None:
+def _culprit(probe: Probe, kind: str, name: str | None, errors: dict[str, float]) -> str | None:
     if kind == "none" or name is None:
         return None
     if kind == "backend":
-        db = measure(search.seen[name].graph, search.seen[name].made).sqnr_db
-        return f"{_place(search.nodes[name])}: the artefact leaves its quantized graph here, {db:.1f} dB between them"
-    return told(search.nodes[name], errors) if name in errors else _place(search.nodes[name])
+        value = probe.observed[name]
+        db = measure(value.quantized, value.artefact).sqnr_db
+        return f"{_place(probe.nodes[name])}: artefact and quantized graph disagree from here on, SQNR {db:.1f} dB"
+    return describe_drop(probe.nodes[name], errors) if name in errors else _place(probe.nodes[name])
 
 
-def _table(search: Search, errors: dict[str, float]) -> tuple[ValueCheck, ...]:
-    names = [n for n in search.order if n in errors or n in search.seen]
-    return tuple(_row(search, n, errors.get(n)) for n in names)
+def _table(probe: Probe, errors: dict[str, float]) -> tuple[ValueCheck, ...]:
+    names = [n for n in probe.order if n in errors or n in probe.observed]
+    return tuple(_row(probe, n, errors.get(n)) for n in names)
 
 
-def _row(search: Search, name: str, graph_db: float | None) -> ValueCheck:
-    node, storage, value = search.nodes[name], search.plan.qparams(name), search.seen.get(name)
-    stored = storage.dtype if storage else "float" if name in search.taps else "fused"
+def _row(probe: Probe, name: str, graph_db: float | None) -> ValueCheck:
+    node, qparams, value = probe.nodes[name], probe.plan.qparams(name), probe.observed.get(name)
+    stored = qparams.dtype if qparams else "float" if name in probe.observable else "fused"
     row = ValueCheck(name, str(node.target), source_of(node), stored, graph_db)
     if value is None:
         return row
-    flat = [torch.cat([t.double().reshape(-1) for t in side]) for side in (value.graph, value.made)]
-    return replace(row, artefact_db=measure(value.graph, value.made).sqnr_db, steps=steps(storage, *flat))
+    db = measure(value.quantized, value.artefact).sqnr_db
+    flat = [torch.cat([t.double().reshape(-1) for t in side]) for side in (value.quantized, value.artefact)]
+    return replace(row, artefact_db=db, steps=error_in_steps(qparams, *flat))
 
 
-def _notes(search: Search, casting: Casting) -> tuple[str, ...]:
-    """Looking inside must not change what is looked at; where it does, that is said."""
+def _notes(probe: Probe, casting: Casting) -> tuple[str, ...]:
+    """Extra outputs should not change the number of delegates; a note if they do."""
     usual = len(casting.delegates)
-    other = sorted(search.delegates - {usual})
-    return (f"with values returned it is {other[0]} delegates, not {usual}",) if other else ()
+    other = sorted(probe.delegates - {usual})
+    return (f"with intermediate values returned there are {other[0]} delegates, not {usual}",) if other else ()

@@ -1,4 +1,4 @@
-"""What the localiser hands over: plain data, and the sentences made of it."""
+"""The result of localization as plain data."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ValueCheck:
-    """One value of the program, compared twice; None where it was not looked at or is no float tensor."""
+    """One value of the program, compared twice; None where it was not observed or is no float tensor."""
 
     name: str
     op: str
     source: str
-    stored: str  # "int8", "int16", "float", or "fused": it is never stored, a kernel passes it on
-    graph_db: float | None  # quantized graph against the float program: rounding
-    artefact_db: float | None = None  # artefact against the quantized graph: the backend
-    steps: float | None = None  # the largest difference between those two, in steps of how the value is stored
+    stored: str  # "int8", "int16", "float", or "fused": inside a kernel, never stored
+    graph_db: float | None  # SQNR of the quantized graph against the float program: rounding
+    artefact_db: float | None = None  # SQNR of the artefact against the quantized graph: the backend
+    steps: float | None = None  # the largest difference between those two, in units of the value's scale
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Where the error starts, and whose it is.
+    """Where the error starts, and its cause.
 
-    `kind` is "none", "rounding" (the plan is too coarse), "backend" (it computes an op otherwise than the graph says),
-    "file" (the file is not what this plan is lowered to) or "hidden" (it goes away when one looks).
+    `kind` is "none", "rounding" (the plan is too coarse), "backend" (a kernel disagrees with the quantized graph),
+    "file" (the file is not what this plan lowers to) or "hidden" (the error disappears with extra outputs).
     """
 
     target: str
     executed_on: str
     kind: str
     verdict: str  # one sentence
-    culprit: str | None  # the value that is to blame, with the user's line and numbers
+    culprit: str | None  # the value where the error starts, with the user's line and numbers
     value: str | None  # its name
     values: tuple[ValueCheck, ...]  # in graph order
-    coarsest: str | None  # where float program and quantized graph part most
-    strays: str | None  # the first value at which the artefact leaves its quantized graph
-    lowerings: int  # how often the graph was lowered again to look inside
+    coarsest: str | None  # the value with the largest SQNR drop from float program to quantized graph
+    strays: str | None  # the value whose op disagrees with the quantized graph
+    lowerings: int  # how often the graph was lowered again with extra outputs
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:

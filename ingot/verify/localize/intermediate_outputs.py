@@ -1,4 +1,4 @@
-"""Values inside an artefact: the quantized graph is lowered again with some of them returned too, and run like it."""
+"""Intermediate values of an artefact: lower its quantized graph again with some of them as extra outputs, and run."""
 
 from __future__ import annotations
 
@@ -20,73 +20,74 @@ Batches = Sequence[tuple[torch.Tensor, ...]]
 
 
 @dataclass(frozen=True)
-class Seen:
+class ObservedValue:
     """One value, by batch: in the float program, in the quantized graph and in the artefact."""
 
-    wanted: list[torch.Tensor]
-    graph: list[torch.Tensor]
-    made: list[torch.Tensor]
+    reference: list[torch.Tensor]
+    quantized: list[torch.Tensor]
+    artefact: list[torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Look:
-    """What one lowering showed: the program's outputs and the values that were asked for; and in how many pieces."""
+class IntermediateRun:
+    """What one lowering returned: the program's outputs and the extra outputs; and its number of delegates."""
 
-    seen: dict[str, Seen]
+    observed: dict[str, ObservedValue]
     delegates: int
 
 
-def taps(evidence: Evidence, plan: Plan) -> dict[str, Node]:
-    """Values that can be returned and leave every kernel as it is, in graph order; as the quantized graph has them.
+def observable_values(evidence: Evidence, plan: Plan) -> dict[str, Node]:
+    """Values that can be returned without changing a kernel, in graph order; each with its node in the quantized graph.
 
-    What is stored is returned as it is stored. What an integer kernel makes on its way (a convolution before its relu)
-    is nowhere to be had.
+    A quantized value is returned after its dequantize. A value inside a fused kernel (a convolution before its relu) is
+    not observable.
     """
-    made = {n.name: n for n in evidence.quantized.graph.nodes}
-    found = {n.name: _tap(made.get(n.name), plan) for n in calls(evidence.program.module) if is_float(n)}
-    otherwise = {n.name for i, n in enumerate(_outputs(evidence)) if _stored_again(n, i, plan)}
-    return {name: tap for name, tap in found.items() if tap is not None and name not in otherwise}
+    by_name = {n.name: n for n in evidence.quantized.graph.nodes}
+    found = {n.name: _returned_node(by_name.get(n.name), plan) for n in calls(evidence.program.module) if is_float(n)}
+    requantized = {n.name for i, n in enumerate(_outputs(evidence)) if _is_requantized(n, i, plan)}
+    return {name: node for name, node in found.items() if node is not None and name not in requantized}
 
 
 def _outputs(evidence: Evidence) -> list[Node]:
     return output_nodes(evidence.program.module)
 
 
-def _stored_again(node: Node, place: int, plan: Plan) -> bool:
-    """Returned in another form than it is stored in."""
+def _is_requantized(node: Node, place: int, plan: Plan) -> bool:
+    """The program returns it with other qparams than its own."""
     return plan.qparams(OUTPUT, place) not in (None, plan.qparams(node.name))
 
 
-def _tap(node: Node | None, plan: Plan) -> Node | None:
+def _returned_node(node: Node | None, plan: Plan) -> Node | None:
     if node is None:
         return None
-    storage = plan.qparams(node.name)
-    if storage is None:
+    qparams = plan.qparams(node.name)
+    if qparams is None:
         return None if node.meta.get("quantization_annotation") else node
-    return next((u for q in stored_by(node, storage) for u in q.users if is_call(u, "dequantize_per_tensor")), None)
+    quantizes = quantize_nodes(node, qparams)
+    return next((u for q in quantizes for u in q.users if is_call(u, "dequantize_per_tensor")), None)
 
 
-def stored_by(node: Node, storage: QParams) -> list[Node]:
-    """The quantizes that store the value as planned."""
+def quantize_nodes(node: Node, qparams: QParams) -> list[Node]:
+    """The quantize nodes that give the value its planned qparams."""
     rounded = [u for u in node.users if is_call(u, "quantize_per_tensor")]
     reads = {q: [u for u in q.users if is_call(u, "dequantize_per_tensor")] for q in rounded}
-    return [q for q, after in reads.items() if any(roundings(u)[0][-1:] == [storage] for u in after)]
+    return [q for q, after in reads.items() if any(roundings(u)[0][-1:] == [qparams] for u in after)]
 
 
-def look(evidence: Evidence, plan: Plan, names: Sequence[str], batches: Batches) -> Look:
-    """Lower the graph with these values returned too, run it, and read them off in all three."""
-    found = taps(evidence, plan)
+def run_with_intermediates(evidence: Evidence, plan: Plan, names: Sequence[str], batches: Batches) -> IntermediateRun:
+    """Lower the graph with these values as extra outputs, run it, and collect them from all three programs."""
+    found = observable_values(evidence, plan)
     returned = {n.name for n in _outputs(evidence)}
-    tapped = _tapped(evidence, {n: found[n] for n in names if n not in returned})
-    module, state = tapped.program.module, tapped.program.state
-    pte, tapped = _lowered(tapped, plan)
-    runs = (run_graph(module, batches, state), run_quantized(tapped, batches), run_artefact(pte, tapped, batches))
+    extended = _with_outputs(evidence, {n: found[n] for n in names if n not in returned})
+    module, state = extended.program.module, extended.program.state
+    pte, extended = _lowered(extended, plan)
+    runs = (run_graph(module, batches, state), run_quantized(extended, batches), run_artefact(pte, extended, batches))
     keys = [n.name for n in output_nodes(module)]
-    seen = {k: Seen(*([batch[i] for batch in run] for run in runs)) for i, k in enumerate(keys)}
-    return Look(seen, len(tapped.delegates))
+    observed = {k: ObservedValue(*([batch[i] for batch in run] for run in runs)) for i, k in enumerate(keys)}
+    return IntermediateRun(observed, len(extended.delegates))
 
 
-def _tapped(evidence: Evidence, chosen: dict[str, Node]) -> Evidence:
+def _with_outputs(evidence: Evidence, chosen: dict[str, Node]) -> Evidence:
     module = _returning(evidence.program.module, list(chosen))
     quantized = _returning(evidence.quantized, [n.name for n in chosen.values()])
     return replace(evidence, program=replace(evidence.program, module=module), quantized=quantized)

@@ -1,4 +1,4 @@
-"""One op of the artefact against the same op of the graph, both given what the artefact's op read."""
+"""Compare one op of the artefact with the same op of the graph, both on the values that the artefact's op read."""
 
 from __future__ import annotations
 
@@ -11,90 +11,92 @@ from ingot.core.fx import output_nodes
 from ingot.core.subgraph import extract_subgraph, subgraph_inputs
 from ingot.plan.model import QParams
 from ingot.quantize.io import encode
-from ingot.verify.check import run_exactly
-from ingot.verify.localize.intermediate_outputs import stored_by
-from ingot.verify.localize.search import Search, spread
+from ingot.verify.check import run_in_double
+from ingot.verify.localize.intermediate_outputs import quantize_nodes
+from ingot.verify.localize.probe import Probe, evenly_spaced
 from ingot.verify.metrics import sqnr
 
-ONE_STEP = 1.5  # integer kernels may differ from the graph by one step, at a tie
-FLOAT_KERNEL_DB = 60.0  # float kernels sum in other orders; what is further apart computes something else
+TOLERATED_STEPS = 1.5  # integer kernels may differ from the graph by one step, at a tie
+FLOAT_KERNEL_DB = 60.0  # float kernels sum in another order; a lower SQNR means another computation
 
 
 @dataclass(frozen=True)
-class Alone:
-    """How far the two are apart."""
+class IsolatedError:
+    """The difference between an op of the artefact and the same op of the graph, on equal inputs."""
 
     steps: float | None  # None where the value is float
     db: float
 
     @property
     def differs(self) -> bool:
-        return self.db < FLOAT_KERNEL_DB if self.steps is None else self.steps > ONE_STEP
+        return self.db < FLOAT_KERNEL_DB if self.steps is None else self.steps > TOLERATED_STEPS
 
     def __str__(self) -> str:
-        return f"{self.db:.1f} dB apart" if self.steps is None else f"off by up to {self.steps:.0f} steps"
+        if self.steps is None:
+            return f"SQNR {self.db:.1f} dB, threshold {FLOAT_KERNEL_DB:g} dB"
+        return f"largest error {self.steps:.0f} steps, tolerance 1"
 
 
-def first_wrong(search: Search) -> tuple[str, Alone]:
-    """The value that is furthest from what the graph makes of the artefact's own values before it; ever closer.
+def most_divergent_op(probe: Probe) -> tuple[str, IsolatedError]:
+    """The op with the lowest SQNR on the artefact's own inputs; the interval is refined until it is one op.
 
-    What comes before and after does not count, so an error that shrinks or grows on its way is found where it starts.
+    Errors upstream and downstream do not count. So an error that shrinks or grows along the graph is found at its op.
     """
-    candidates = list(search.seen)
+    candidates = list(probe.observed)
     while True:
-        apart = {n: alone(search, n) for n in sorted(candidates, key=search.order.__getitem__)}
-        name = min(apart, key=lambda n: apart[n].db)
-        inside = search.inside(name)
-        if not inside:
-            return name, apart[name]
-        chosen = spread(inside)
-        search.look(chosen)
+        errors = {n: isolated_error(probe, n) for n in sorted(candidates, key=probe.order.__getitem__)}
+        name = min(errors, key=lambda n: errors[n].db)
+        between = probe.unobserved_between(name)
+        if not between:
+            return name, errors[name]
+        chosen = evenly_spaced(between)
+        probe.observe(chosen)
         candidates = [*chosen, name]
 
 
-def alone(search: Search, name: str) -> Alone:
-    """One value, from the nearest before it that were seen."""
-    points = {_point(search, n): n for n in search.before(name)}
-    part = extract_subgraph(search.evidence.quantized, points, [_end(search, name)])
-    wanted = run_exactly(part, _fed(search, part, points), search.evidence.target)
-    sides = [w[0] for w in wanted], search.seen[name].made[: len(wanted)]
+def isolated_error(probe: Probe, name: str) -> IsolatedError:
+    """The error of one value, computed from the nearest observed values upstream."""
+    starts = {_start_node(probe, n): n for n in probe.nearest_observed(name)}
+    part = extract_subgraph(probe.evidence.quantized, starts, [_end_node(probe, name)])
+    wanted = run_in_double(part, _inputs(probe, part, starts), probe.evidence.target)
+    sides = [w[0] for w in wanted], probe.observed[name].artefact[: len(wanted)]
     flat = [torch.cat([t.double().reshape(-1) for t in side]) for side in sides]
-    return Alone(steps(search.plan.qparams(name), *flat), sqnr(*flat))
+    return IsolatedError(error_in_steps(probe.plan.qparams(name), *flat), sqnr(*flat))
 
 
-def steps(storage: QParams | None, wanted: torch.Tensor, made: torch.Tensor) -> float | None:
-    """The largest difference in steps of the storage; None where it is float."""
-    if storage is None or not isinstance(storage.scale, float):
+def error_in_steps(qparams: QParams | None, wanted: torch.Tensor, made: torch.Tensor) -> float | None:
+    """The largest difference in units of the scale; None where the value is float."""
+    if qparams is None or not isinstance(qparams.scale, float):
         return None
-    return round(float((wanted - made).abs().max()) / storage.scale, 3) if wanted.numel() else 0.0
+    return round(float((wanted - made).abs().max()) / qparams.scale, 3) if wanted.numel() else 0.0
 
 
-def _end(search: Search, name: str) -> Node:
-    """The value as it is returned: by a tap, or as an output of the program."""
-    if name in search.taps:
-        return search.taps[name]
-    places = [n.name for n in output_nodes(search.evidence.program.module)]
-    return output_nodes(search.evidence.quantized)[places.index(name)]
+def _end_node(probe: Probe, name: str) -> Node:
+    """The node that returns the value: as an extra output, or as an output of the program."""
+    if name in probe.observable:
+        return probe.observable[name]
+    places = [n.name for n in output_nodes(probe.evidence.program.module)]
+    return output_nodes(probe.evidence.quantized)[places.index(name)]
 
 
-def _point(search: Search, name: str) -> Node:
-    """Where the graph is cut: at the integers, since each reader has a dequantize of its own."""
-    storage, tap = search.plan.qparams(name), search.taps[name]
-    if storage is None:
-        return tap
-    return next(q for q in stored_by(search.made[name], storage) if tap in q.users)
+def _start_node(probe: Probe, name: str) -> Node:
+    """Where the subgraph starts: at the quantize, since each reader has its own dequantize."""
+    qparams, returned = probe.plan.qparams(name), probe.observable[name]
+    if qparams is None:
+        return returned
+    return next(q for q in quantize_nodes(probe.quantized_nodes[name], qparams) if returned in q.users)
 
 
-def _fed(search: Search, part: GraphModule, points: dict[Node, str]) -> list[tuple[torch.Tensor, ...]]:
-    whole = search.evidence.quantized
-    places = {n: i for i, n in enumerate(n for n in whole.graph.nodes if n.op == "placeholder")}
-    reads = subgraph_inputs(whole, part)
+def _inputs(probe: Probe, part: GraphModule, starts: dict[Node, str]) -> list[tuple[torch.Tensor, ...]]:
+    graph = probe.evidence.quantized
+    places = {n: i for i, n in enumerate(n for n in graph.graph.nodes if n.op == "placeholder")}
+    reads = subgraph_inputs(graph, part)
 
     def value(node: Node, i: int) -> torch.Tensor:
-        if node not in points:
-            return search.batches[i][places[node]]
-        return encode([search.seen[points[node]].made[i]], [search.plan.qparams(points[node])])[0]
+        if node not in starts:
+            return probe.batches[i][places[node]]
+        return encode([probe.observed[starts[node]].artefact[i]], [probe.plan.qparams(starts[node])])[0]
 
-    # With state only the first batch begins where the graph does.
-    count = 1 if search.evidence.program.state else len(search.batches)
+    # With state only the first batch starts from the state that the graph has.
+    count = 1 if probe.evidence.program.state else len(probe.batches)
     return [tuple(value(n, i) for n in reads) for i in range(count)]

@@ -1,4 +1,4 @@
-"""A case as Python that a person could have written."""
+"""Write a variant as readable Python."""
 
 from __future__ import annotations
 
@@ -11,61 +11,63 @@ import torch
 from torch.fx import Node
 
 from ingot.core.fx import get_attribute
-from ingot.verify.minify.case import INPUTS, Case
+from ingot.verify.minify.variant import INPUTS, Variant
 
-FEW = 16  # numbers that are written out
-DATA = "DATA"  # the tensors beside the file
-
-
-def code_of(case: Case) -> str:
-    """The model and its batches. It reads what is in `DATA`, where that is not empty."""
-    return "\n".join([*_net(case), "", "", "torch.manual_seed(0)", "net = Net().eval()", _batches(case), ""])
+MAX_LITERALS = 16  # larger tensors are saved beside the file
+DATA = "DATA"  # the name of these tensors in the file
 
 
-def data_of(case: Case) -> dict[str, Any]:
-    """What is neither drawn nor written out."""
-    kept: dict[str, Any] = {n: t for n, t in constants(case).items() if n not in case.drawn and t.numel() > FEW}
-    return kept if INPUTS in case.drawn else {**kept, INPUTS: list(case.batches)}
+def model_source(variant: Variant) -> str:
+    """The model and its batches. The code reads tensors from `DATA` if there are any."""
+    return "\n".join([*_net(variant), "", "", "torch.manual_seed(0)", "net = Net().eval()", _batches(variant), ""])
 
 
-def constants(case: Case) -> dict[str, torch.Tensor]:
-    nodes = [n for n in case.module.graph.nodes if n.op == "get_attr"]
-    return {str(n.target): get_attribute(case.module, str(n.target)).detach() for n in nodes}
+def saved_tensors(variant: Variant) -> dict[str, Any]:
+    """The tensors that are neither random nor literals."""
+    kept: dict[str, Any] = {
+        n: t for n, t in constants(variant).items() if n not in variant.random and t.numel() > MAX_LITERALS
+    }
+    return kept if INPUTS in variant.random else {**kept, INPUTS: list(variant.batches)}
 
 
-def file_of(case: Case, title: str, setup: str, told: str) -> str:
-    """The whole file: it ends with the failure and exit code 1, or with 0 where that is gone."""
-    recipe = f", recipe={_literal(dict(case.recipe))}" if case.recipe else ""
+def constants(variant: Variant) -> dict[str, torch.Tensor]:
+    nodes = [n for n in variant.module.graph.nodes if n.op == "get_attr"]
+    return {str(n.target): get_attribute(variant.module, str(n.target)).detach() for n in nodes}
+
+
+def reproducer_source(variant: Variant, title: str, setup: str, failure: str) -> str:
+    """The whole file. Run, it prints the failure and exits with 1; with 0 if the failure is gone."""
+    recipe = f", recipe={_literal(dict(variant.recipe))}" if variant.recipe else ""
     names = [n for n in ("Scope", "Spec") if f"{n}(" in recipe]
-    beside = bool(data_of(case))
+    has_data = bool(saved_tensors(variant))
     parts = [
-        f'"""{title}\n\n{told}\n"""\n',
-        "import sys" + ("\nfrom pathlib import Path" if beside else "") + "\n",
+        f'"""{title}\n\n{failure}\n"""\n',
+        "import sys" + ("\nfrom pathlib import Path" if has_data else "") + "\n",
         "import torch\n",
         "import ingot" + (f"\nfrom ingot import {', '.join(names)}" if names else ""),
         *([f"\n{setup}"] if setup else []),
-        *([f'\n{DATA} = torch.load(Path(__file__).with_suffix(".pt"))'] if beside else []),
-        f"\n\n{code_of(case)}",
+        *([f'\n{DATA} = torch.load(Path(__file__).with_suffix(".pt"))'] if has_data else []),
+        f"\n\n{model_source(variant)}",
         "try:",
-        f'    ingot.cast(net, batches[0], target="{case.target}", calibration=batches{recipe})',
+        f'    ingot.cast(net, batches[0], target="{variant.target}", calibration=batches{recipe})',
         "except Exception as e:",
         '    sys.exit(f"{type(e).__name__}: {e}")',
-        'print("it is cast without an error")',
+        'print("cast without an error")',
     ]
     return "\n".join(parts) + "\n"
 
 
-def _net(case: Case) -> Iterator[str]:
+def _net(variant: Variant) -> Iterator[str]:
     yield "class Net(torch.nn.Module):"
-    if constants(case):
+    if constants(variant):
         yield "    def __init__(self):"
         yield "        super().__init__()"
-        for name, value in constants(case).items():
-            yield f'        self.register_buffer("{_plain(name)}", {_constant(case, name, value)})'
+        for name, value in constants(variant).items():
+            yield f'        self.register_buffer("{_identifier(name)}", {_constant(variant, name, value)})'
         yield ""
-    places = [n.name for n in case.module.graph.nodes if n.op == "placeholder"]
+    places = [n.name for n in variant.module.graph.nodes if n.op == "placeholder"]
     yield f"    def forward(self, {', '.join(places)}):"
-    for node in case.module.graph.nodes:
+    for node in variant.module.graph.nodes:
         yield from _line(node)
 
 
@@ -86,7 +88,7 @@ def _call(node: Node) -> str:
 
 def _literal(value: Any) -> str:
     if isinstance(value, Node):
-        return f"self.{_plain(str(value.target))}" if value.op == "get_attr" else value.name
+        return f"self.{_identifier(str(value.target))}" if value.op == "get_attr" else value.name
     if isinstance(value, (list, tuple)):
         inside = ", ".join(map(_literal, value))
         return f"[{inside}]" if isinstance(value, list) else f"({inside}{',' if len(value) == 1 else ''})"
@@ -95,33 +97,33 @@ def _literal(value: Any) -> str:
     return f'torch.device("{value}")' if isinstance(value, torch.device) else repr(value)
 
 
-def _plain(name: str) -> str:
+def _identifier(name: str) -> str:
     return re.sub(r"\W", "_", name)
 
 
-def _constant(case: Case, name: str, value: torch.Tensor) -> str:
-    if name in case.drawn:
-        return drawn([value], case.standard)
-    if value.numel() <= FEW:
+def _constant(variant: Variant, name: str, value: torch.Tensor) -> str:
+    if name in variant.random:
+        return _random_source([value], variant.standard)
+    if value.numel() <= MAX_LITERALS:
         return f"torch.tensor({_literal(value.tolist())}, dtype={value.dtype})"
     return f'{DATA}["{name}"]'
 
 
-def _batches(case: Case) -> str:
-    if INPUTS not in case.drawn:
+def _batches(variant: Variant) -> str:
+    if INPUTS not in variant.random:
         return f'batches = {DATA}["{INPUTS}"]'
-    each = [drawn([b[i] for b in case.batches], case.standard) for i in range(len(case.batches[0]))]
-    count = len(case.batches)
+    each = [_random_source([b[i] for b in variant.batches], variant.standard) for i in range(len(variant.batches[0]))]
+    count = len(variant.batches)
     return f"batches = [({', '.join(each)},){f' for _ in range({count})' if count > 1 else ''}]"
 
 
-def drawn(values: list[torch.Tensor], standard: bool) -> str:
-    """Numbers of the same shape, and of the same mean and spread unless standard ones will do."""
+def _random_source(values: list[torch.Tensor], standard: bool) -> str:
+    """Random numbers of the same shape; with the same mean and standard deviation unless `standard`."""
     flat = torch.cat([v.double().reshape(-1) for v in values])
-    mean, spread = float(flat.mean()), float(flat.std(unbiased=False))
+    mean, deviation = float(flat.mean()), float(flat.std(unbiased=False))
     shape = ", ".join(map(str, values[0].shape)) or "()"
-    if spread == 0:
+    if deviation == 0:
         return f"torch.full(({shape},), {mean:.3g})" if mean else f"torch.zeros({shape})"
     if standard:
         return f"torch.randn({shape})"
-    return f"torch.randn({shape}) * {spread:.2g}" + ("" if abs(mean) < 0.1 * spread else f" {mean:+.2g}")
+    return f"torch.randn({shape}) * {deviation:.2g}" + ("" if abs(mean) < 0.1 * deviation else f" {mean:+.2g}")

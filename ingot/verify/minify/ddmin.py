@@ -1,4 +1,4 @@
-"""Delta debugging: the smallest part of a list that still fails."""
+"""Delta debugging: the ddmin algorithm of Zeller & Hildebrandt, with a time budget."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class OutOfTime(Exception):
-    """The budget is spent; what was found before holds."""
+    """The budget is spent; the best variant found so far remains valid."""
 
 
 class Budget:
@@ -21,19 +21,19 @@ class Budget:
         self.end, self.trials = time.monotonic() + seconds, 0
 
     def spend(self) -> None:
-        """Before each trial."""
+        """Call before each trial."""
         if time.monotonic() > self.end:
             raise OutOfTime
         self.trials += 1
 
 
-def smallest(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> Sequence[T]:
-    """A part that fails and from which nothing can be left out alone. The whole is known to fail."""
+def ddmin(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> Sequence[T]:
+    """A 1-minimal failing subset: no single item can be removed. `items` itself must fail."""
     pieces = 2
     while len(items) > 1:
         chunks = _split(items, pieces)
-        rests = [[i for other in chunks if other is not c for i in other] for c in chunks] if pieces > 2 else []
-        found = next((part for part in (*chunks, *rests) if fails(part)), None)
+        complements = [[i for other in chunks if other is not c for i in other] for c in chunks] if pieces > 2 else []
+        found = next((part for part in (*chunks, *complements) if fails(part)), None)
         if found is None and pieces >= len(items):
             break
         pieces = min(len(items), pieces * 2) if found is None else 2 if found in chunks else max(pieces - 1, 2)

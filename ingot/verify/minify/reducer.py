@@ -1,4 +1,4 @@
-"""From a model that fails to a file that shows it."""
+"""Reduce a failing model and write the reproducer."""
 
 from __future__ import annotations
 
@@ -15,151 +15,155 @@ from typing import Any
 import torch
 
 from ingot.capture.export import Program, capture_program
-from ingot.config.recipe import Recipe, read_toml, recipe_from
+from ingot.config.recipe import Recipe, RecipeLike, read_toml, recipe_from
 from ingot.core.atomic_file import atomic_write
 from ingot.errors import InputError
-from ingot.verify.minify.case import Case, Unit, case_of, units_of
-from ingot.verify.minify.codegen import DATA, code_of, data_of, file_of
-from ingot.verify.minify.ddmin import Budget, OutOfTime, smallest
-from ingot.verify.minify.failure import Failure, failure_of
-from ingot.verify.minify.shrink import shrunk
+from ingot.verify.minify.codegen import DATA, model_source, reproducer_source, saved_tensors
+from ingot.verify.minify.ddmin import Budget, OutOfTime, ddmin
+from ingot.verify.minify.failure import Attempt, Failure, failure_of
+from ingot.verify.minify.shrink import shrink
+from ingot.verify.minify.variant import Unit, Variant, units_of, variant_of
 
-BATCHES = 8  # that the first trials are calibrated and checked with
+BATCHES = 8  # for calibration and verification of the first trials
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """A reproducer, and how it came to be."""
+    """A reproducer, and how it was found."""
 
     path: Path
     failure: str
     ops_before: int
     ops: int
     trials: int
-    finished: bool  # False: the budget ended the search, and it may be smaller yet
-    reproduces: bool  # the file was run by itself and failed like the model
+    finished: bool  # False: the time budget ended the search, a smaller one may exist
+    reproduces: bool  # the file was run in a new process and failed like the model
     output: str  # what it printed
 
     def __str__(self) -> str:
-        state = "" if self.finished else "; the budget ended the search, more may find less"
-        ran = "run by itself, it fails" if self.reproduces else "RUN BY ITSELF, IT DOES NOT FAIL"
-        return f"{self.ops_before} ops cut down to {self.ops} in {self.trials} trials: {self.path}, {ran}{state}"
+        state = "" if self.finished else "; the time budget ended the search, a larger one may reduce further"
+        ran = "the file fails in the same way" if self.reproduces else "THE FILE DOES NOT FAIL when run by itself"
+        return f"reduced from {self.ops_before} ops to {self.ops} in {self.trials} trials: {self.path}, {ran}{state}"
 
 
 @dataclass
 class _Trials:
-    """What fails like the model did, smallest last."""
+    """Runs variants and keeps the smallest that fails like the model."""
 
     wanted: Failure
     budget: Budget
     on_trial: Callable[[int], None] | None
-    best: Case
+    attempt: Attempt
+    best: Variant
     tried: dict[str, bool] = field(default_factory=dict)
 
-    def fails(self, case: Case) -> bool:
-        if not case.batches[0]:
-            return False  # a model without inputs is another story
-        text = f"{code_of(case)} {case.recipe} {[[tuple(x.shape) for x in b] for b in case.batches]}"
+    def fails(self, variant: Variant) -> bool:
+        if not variant.batches[0]:
+            return False  # a model without inputs would fail in another way
+        text = f"{model_source(variant)} {variant.recipe} {[[tuple(x.shape) for x in b] for b in variant.batches]}"
         if text not in self.tried:
             self.budget.spend()
             if self.on_trial:
                 self.on_trial(self.budget.trials)
-            self.tried[text] = self.wanted.same(tried(case))
+            self.tried[text] = self.wanted.same(_failure_of_variant(self.attempt, variant))
         if self.tried[text]:
-            self.best = case
+            self.best = variant
         return self.tried[text]
 
 
-def tried(case: Case) -> Failure | None:
-    """Exactly what the file would do: its own text is run."""
-    names: dict[str, Any] = {"torch": torch, DATA: data_of(case)}
-    exec(compile(code_of(case), "<reproducer>", "exec"), names)
-    return failure_of(names["net"], names["batches"], case.target, dict(case.recipe))
+def _failure_of_variant(attempt: Attempt, variant: Variant) -> Failure | None:
+    """Execute the text that the file would contain."""
+    names: dict[str, Any] = {"torch": torch, DATA: saved_tensors(variant)}
+    exec(compile(model_source(variant), "<reproducer>", "exec"), names)
+    return failure_of(attempt, names["net"], names["batches"], variant.target, dict(variant.recipe))
 
 
-def reduce(
+def reduce_model(
+    attempt: Attempt,
     model: Any,
     example_inputs: Any,
     path: str | os.PathLike[str],
     *,
     target: str,
     calibration: Iterable[Any],
-    recipe: Any = None,
+    recipe: RecipeLike = None,
     budget: float = 300,
     setup: str = "",
     on_trial: Callable[[int], None] | None = None,
 ) -> Reduction:
-    """Cut a model whose cast fails down to the smallest that fails alike, and write it as a file that runs by itself.
+    """Reduce a model whose cast fails to the smallest that fails alike, and write it as a self-contained Python file.
 
-    `setup` is put at the top of the file: what registers ops or backends of your own.
+    `attempt` casts a model and executes it. `setup` is code for the top of the file, to register custom ops or backends.
     """
-    program, demands = capture_program(model, example_inputs), _plain_recipe(recipe)
+    program, settings = capture_program(model, example_inputs), _plain_recipe(recipe)
     given = list(islice(calibration, BATCHES))
     batches = [program.flatten(b) for b in given]
-    wanted = failure_of(model, given, target, demands)
-    whole = Case(program.module, tuple(b for b in batches if _alike(b, batches[0])), target, demands)
+    wanted = failure_of(attempt, model, given, target, settings)
+    full = Variant(program.module, tuple(b for b in batches if _same_shapes(b, batches[0])), target, settings)
     if wanted is None:
-        raise InputError("this model is cast without an error", hint="there is nothing to cut down")
-    trials = _Trials(wanted, Budget(budget), on_trial, whole)
-    finished = _searched(program, whole, trials)
+        raise InputError("this model is cast without an error", hint="there is nothing to reduce")
+    trials = _Trials(wanted, Budget(budget), on_trial, attempt, full)
+    finished = _minimize(program, full, trials)
     return _written(Path(path), trials, len(units_of(program.module)), finished, setup)
 
 
-def _searched(program: Program, whole: Case, trials: _Trials) -> bool:
-    """Ops first, then what is left of shapes and numbers; False if the budget ended it."""
+def _minimize(program: Program, full: Variant, trials: _Trials) -> bool:
+    """Fewer ops first, then smaller shapes and simpler constants; False if the budget ended it."""
 
     def fails(units: Sequence[Unit]) -> bool:
-        return trials.fails(case_of(program, units, whole))
+        return trials.fails(variant_of(program, units, full))
 
     units = units_of(program.module)
     if not fails(units):
-        why = "the same ops by themselves, fed with recorded values, are cast without that error"
-        raise InputError("the failure cannot be cut out of the model", why=why, hint="report the model as it is")
+        why = "the same ops on recorded inputs are cast without that error"
+        raise InputError("the failure cannot be reduced", why=why, hint="report the unreduced model")
     try:
-        smallest(units, fails)
-        shrunk(trials.best, trials.fails)
+        ddmin(units, fails)
+        shrink(trials.best, trials.fails)
     except OutOfTime:
         return False
     return True
 
 
-def _alike(batch: tuple[Any, ...], first: tuple[Any, ...]) -> bool:
+def _same_shapes(batch: tuple[Any, ...], first: tuple[Any, ...]) -> bool:
     """A reproducer has fixed shapes."""
     return [getattr(x, "shape", None) for x in batch] == [getattr(x, "shape", None) for x in first]
 
 
 def _plain_recipe(recipe: Any) -> dict[str, Any]:
-    """As a table, so that a file can hold it and demands can be left out one by one."""
+    """As a dict, so that it can be written to the file and its keys can be removed one by one."""
     if isinstance(recipe, Recipe):
-        usual = Recipe()
-        return {f.name: v for f in fields(Recipe) if (v := getattr(recipe, f.name)) != getattr(usual, f.name)}
+        default = Recipe()
+        return {f.name: v for f in fields(Recipe) if (v := getattr(recipe, f.name)) != getattr(default, f.name)}
     table = dict(recipe) if isinstance(recipe, Mapping) else read_toml(Path(recipe)) if recipe is not None else {}
-    recipe_from(table)  # refuse it here, not in a trial
+    recipe_from(table)  # raise here, not in a trial
     return table
 
 
 def _written(path: Path, trials: _Trials, ops_before: int, finished: bool, setup: str) -> Reduction:
-    case, failure = trials.best, trials.wanted.text
-    title = f"{case.target}: a cast that fails, cut from {ops_before} ops down to {case.ops}."
-    told = "\n".join(textwrap.wrap(failure, 100)).replace("\\", "/").replace('"', "'")
-    if data := data_of(case):
+    variant, failure = trials.best, trials.wanted.text
+    title = f"{variant.target}: a cast that fails, reduced from {ops_before} ops to {variant.ops}."
+    message = "\n".join(textwrap.wrap(failure, 100)).replace("\\", "/").replace('"', "'")
+    if data := saved_tensors(variant):
         with atomic_write(path.with_suffix(".pt")) as f:
             torch.save(data, f)
     with atomic_write(path) as f:
-        f.write(file_of(case, title, setup if _is_ones_own(case) else "", told).encode())
+        f.write(reproducer_source(variant, title, setup if _needs_setup(variant) else "", message).encode())
     done = _run(path)
     fails = done.returncode != 0 and trials.wanted.text.split(":")[0] in done.stderr
-    said = (done.stderr + done.stdout).strip().splitlines()
-    return Reduction(path, failure, ops_before, case.ops, trials.budget.trials, finished, fails, "\n".join(said[-3:]))
+    printed = (done.stderr + done.stdout).strip().splitlines()
+    return Reduction(
+        path, failure, ops_before, variant.ops, trials.budget.trials, finished, fails, "\n".join(printed[-3:])
+    )
 
 
-def _is_ones_own(case: Case) -> bool:
-    """Ops that torch does not bring, or other backends: somebody has to register them."""
-    ops = [unit[0].target for unit in units_of(case.module)]
-    return "extra_backends" in case.recipe or any(getattr(op, "namespace", "aten") != "aten" for op in ops)
+def _needs_setup(variant: Variant) -> bool:
+    """It has custom ops or extra backends, which must be registered."""
+    ops = [unit[0].target for unit in units_of(variant.module)]
+    return "beside" in variant.recipe or any(getattr(op, "namespace", "aten") != "aten" for op in ops)
 
 
 def _run(path: Path) -> subprocess.CompletedProcess[str]:
-    """By itself, with the packages that are seen here."""
-    seen = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
-    return subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=seen, check=False)
+    """In a new process, with the import path of this one."""
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
+    return subprocess.run([sys.executable, str(path)], capture_output=True, text=True, env=env, check=False)

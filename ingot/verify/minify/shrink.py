@@ -1,4 +1,4 @@
-"""Smaller than few ops: fewer outputs and batches, smaller shapes, numbers from a seed. What still fails is kept."""
+"""Simplify what ddmin left: fewer outputs and batches, smaller shapes, random constants. Keep what still fails."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ import torch
 from torch.fx import Graph, Node
 
 from ingot.core.fx import copy_graph_module, output_nodes, value_of
-from ingot.verify.minify.case import INPUTS, Batch, Case, name_inputs, units_of
 from ingot.verify.minify.codegen import constants
+from ingot.verify.minify.variant import INPUTS, Batch, Variant, name_inputs, units_of
 
-Change = Callable[[Case], Case | None]  # None: not here, or no longer
-Places = frozenset[tuple[int, int]]  # dimensions: (input, dimension)
+Simplification = Callable[[Variant], Variant | None]  # None: does not apply
+Dims = frozenset[tuple[int, int]]  # (input, dimension)
 
 
-def shrunk(case: Case, fails: Callable[[Case], bool]) -> Case:
-    """One change after the other, each on what the one before left."""
-    for changes in (_batches, _outputs, _bypasses, _demands, _shapes, _seeds):
-        for change in list(changes(case)):
-            smaller = change(case)
+def shrink(variant: Variant, fails: Callable[[Variant], bool]) -> Variant:
+    """Try the simplifications in order, each on the result of the previous ones."""
+    for simplifications in (_batches, _outputs, _bypasses, _recipe_keys, _shapes, _random_constants):
+        for simplify in list(simplifications(variant)):
+            smaller = simplify(variant)
             if smaller is not None and fails(smaller):
-                case = smaller
-    return case
+                variant = smaller
+    return variant
 
 
-def _batches(case: Case) -> Iterator[Change]:
+def _batches(variant: Variant) -> Iterator[Simplification]:
     for n in (2, 1):
         yield partial(_first_batches, n=n)
 
 
-def _first_batches(case: Case, n: int) -> Case | None:
-    return replace(case, batches=case.batches[:n]) if n < len(case.batches) else None
+def _first_batches(variant: Variant, n: int) -> Variant | None:
+    return replace(variant, batches=variant.batches[:n]) if n < len(variant.batches) else None
 
 
-def _outputs(case: Case) -> Iterator[Change]:
-    for node in output_nodes(case.module):
+def _outputs(variant: Variant) -> Iterator[Simplification]:
+    for node in output_nodes(variant.module):
         yield partial(_edited, edit=partial(_drop_output, node.name))
 
 
@@ -48,9 +48,9 @@ def _drop_output(name: str, graph: Graph) -> bool:
     return bool(left)
 
 
-def _bypasses(case: Case) -> Iterator[Change]:
-    """Without one op: its readers take what it read, where that has the same shape."""
-    for op in (unit[0] for unit in units_of(case.module)):
+def _bypasses(variant: Variant) -> Iterator[Simplification]:
+    """Remove one op: its readers read its operand instead, if that has the same shape."""
+    for op in (unit[0] for unit in units_of(variant.module)):
         for read in (n for n in op.all_input_nodes if n.op != "get_attr" and _shape(n) == _shape(op)):
             yield partial(_edited, edit=partial(_bypass, op.name, read.name))
 
@@ -68,9 +68,9 @@ def _bypass(op: str, read: str, graph: Graph) -> bool:
     return any(n.op == "call_function" and n.users for n in graph.nodes)
 
 
-def _edited(case: Case, edit: Callable[[Graph], bool]) -> Case | None:
-    """The edited graph, without what nothing reads any more."""
-    module = copy_graph_module(case.module)
+def _edited(variant: Variant, edit: Callable[[Graph], bool]) -> Variant | None:
+    """The edited graph, without dead nodes and unused inputs."""
+    module = copy_graph_module(variant.module)
     if not edit(module.graph):
         return None
     for node in [n for n in reversed(module.graph.nodes) if n.op not in ("placeholder", "output")]:
@@ -81,61 +81,61 @@ def _edited(case: Case, edit: Callable[[Graph], bool]) -> Case | None:
     for node in [n for n in inputs if not n.users]:
         module.graph.erase_node(node)
     name_inputs(module)
-    return replace(case, module=module, batches=tuple(tuple(b[i] for i in left) for b in case.batches))
+    return replace(variant, module=module, batches=tuple(tuple(b[i] for i in left) for b in variant.batches))
 
 
-def _demands(case: Case) -> Iterator[Change]:
-    for key in case.recipe:
+def _recipe_keys(variant: Variant) -> Iterator[Simplification]:
+    for key in variant.recipe:
         yield partial(_without, key=key)
 
 
-def _without(case: Case, key: str) -> Case:
-    return replace(case, recipe={k: v for k, v in case.recipe.items() if k != key})
+def _without(variant: Variant, key: str) -> Variant:
+    return replace(variant, recipe={k: v for k, v in variant.recipe.items() if k != key})
 
 
-def _shapes(case: Case) -> Iterator[Change]:
-    """All images at once, as small as can be; then each dimension of each input."""
-    shapes = [tuple(x.shape) for x in case.batches[0]]
+def _shapes(variant: Variant) -> Iterator[Simplification]:
+    """Shrink all spatial dimensions at once; then each dimension of each input."""
+    shapes = [tuple(x.shape) for x in variant.batches[0]]
     images = frozenset((i, d) for i, s in enumerate(shapes) for d in range(2, len(s)))
     single = [frozenset({(i, d)}) for i, s in enumerate(shapes) for d in range(len(s))]
-    for places in (images, *single):
+    for dims in (images, *single):
         for most in (1, 2, 4):
-            yield partial(_cut, places=places, most=most)
+            yield partial(_sliced, dims=dims, most=most)
 
 
-def _cut(case: Case, places: Places, most: int) -> Case | None:
-    here = {(i, d) for i, d in places if i < len(case.batches[0]) and d < case.batches[0][i].dim()}
-    if all(case.batches[0][i].shape[d] <= most for i, d in here):
+def _sliced(variant: Variant, dims: Dims, most: int) -> Variant | None:
+    here = {(i, d) for i, d in dims if i < len(variant.batches[0]) and d < variant.batches[0][i].dim()}
+    if all(variant.batches[0][i].shape[d] <= most for i, d in here):
         return None
-    smaller = replace(case, batches=tuple(_narrowed(b, here, most) for b in case.batches))
+    smaller = replace(variant, batches=tuple(_slice(b, here, most) for b in variant.batches))
     return smaller if _runs(smaller) else None
 
 
-def _narrowed(batch: Batch, places: set[tuple[int, int]], most: int) -> Batch:
-    cut = list(batch)
-    for i, d in places:
-        cut[i] = cut[i].narrow(d, 0, min(most, cut[i].shape[d])).contiguous()
-    return tuple(cut)
+def _slice(batch: Batch, dims: set[tuple[int, int]], most: int) -> Batch:
+    sliced = list(batch)
+    for i, d in dims:
+        sliced[i] = sliced[i].narrow(d, 0, min(most, sliced[i].shape[d])).contiguous()
+    return tuple(sliced)
 
 
-def _runs(case: Case) -> bool:
+def _runs(variant: Variant) -> bool:
     try:
         with torch.no_grad():
-            case.module(*case.batches[0])
-    except Exception:  # shapes are written into many graphs
+            variant.module(*variant.batches[0])
+    except Exception:  # many graphs contain fixed shapes
         return False
     return True
 
 
-def _seeds(case: Case) -> Iterator[Change]:
-    """Plain normal numbers for everything, or with the model's own spread; or else for one after the other."""
-    names = {n for n, t in constants(case).items() if t.dtype.is_floating_point and t.numel() > 1}
-    if all(x.dtype.is_floating_point for x in case.batches[0]):
+def _random_constants(variant: Variant) -> Iterator[Simplification]:
+    """Standard normal numbers for everything; or with the model's mean and deviation; or one constant at a time."""
+    names = {n for n, t in constants(variant).items() if t.dtype.is_floating_point and t.numel() > 1}
+    if all(x.dtype.is_floating_point for x in variant.batches[0]):
         names.add(INPUTS)
-    yield partial(_drawn, names=names, standard=True)
+    yield partial(_randomized, names=names, standard=True)
     for some in (names, *({n} for n in sorted(names))):
-        yield partial(_drawn, names=some, standard=False)
+        yield partial(_randomized, names=some, standard=False)
 
 
-def _drawn(case: Case, names: set[str], standard: bool) -> Case | None:
-    return None if names <= case.drawn else replace(case, drawn=case.drawn | names, standard=standard)
+def _randomized(variant: Variant, names: set[str], standard: bool) -> Variant | None:
+    return None if names <= variant.random else replace(variant, random=variant.random | names, standard=standard)

@@ -1,1 +1,1 @@
-"""The quantized graph in double precision, with the arithmetic of the target."""
+"""The quantized graph in double precision, with the arithmetic of the target: rounding, multipliers, LUTs."""

@@ -1,9 +1,9 @@
-"""The quantized graph evaluated in double precision: what its integers say, without float32's own rounding.
+"""Evaluate the quantized graph in double precision: integer arithmetic without the rounding errors of float32.
 
-In float32 a sum of products that ends near the middle between two steps may fall on either side, and in a deep net one
-such step becomes noise everywhere. A backend multiplies integers; so does this, but for biases, whose scale is float32.
-What is exactly between two steps goes where the backend puts it: to the even one, or up. A function that it
-interpolates is interpolated here, and a factor that the plan gave few bits has them.
+In float32 a sum of products near a tie may round to either side, and in a deep net one such step becomes noise
+everywhere. A backend multiplies integers. Doubles represent these products and sums exactly, except for biases, whose
+scale is float32. Ties round as on the backend: half to even, or half up. LUT functions are interpolated as on the
+backend, and multipliers have the bits that the plan gave them.
 """
 
 from __future__ import annotations
@@ -16,44 +16,44 @@ from torch import Tensor
 from torch.fx import GraphModule, Interpreter, Node
 
 from ingot.targets.base import Target
-from ingot.verify.reference.lut import lines_of
-from ingot.verify.reference.multipliers import scales_meant
+from ingot.verify.reference.lut import lookup_tables
+from ingot.verify.reference.multipliers import exact_scales
 
 
 def evaluate(module: GraphModule, batches: Sequence[tuple[Any, ...]], target: Target) -> list[Any]:
-    """The outputs for each batch, in float32 again."""
-    exact = Exact(module, target)
+    """The outputs of each batch, converted back to float32."""
+    interpreter = DoubleInterpreter(module, target)
     with torch.no_grad():
-        results = [exact.run(*batch) for batch in batches]
+        results = [interpreter.run(*batch) for batch in batches]
     return [torch.utils._pytree.tree_map_only(Tensor, _narrow, r) for r in results]
 
 
-class Exact(Interpreter):
-    """Every float32 becomes double; a quantize or dequantize is written out, since the ops insist on float32."""
+class DoubleInterpreter(Interpreter):
+    """Converts float32 to double. Q/DQ ops take float32 only, so they are computed here."""
 
     def __init__(self, module: GraphModule, target: Target) -> None:
         super().__init__(module)
         self.rounds_half_up = target.numerics.rounding == "half_up"
-        self.lines, self.scales = lines_of(module, target), scales_meant(module, target)
+        self.tables, self.scales = lookup_tables(module, target), exact_scales(module, target)
 
     def run_node(self, n: Node) -> Any:
-        rounding = ROUNDINGS.get(str(n.target)) if n.op == "call_function" else None
-        if rounding is not None:
-            return self._rounded(n, rounding)
-        if n in self.lines:
-            return self.lines[n](self.fetch_args_kwargs_from_env(n)[0][0])
+        qdq = QDQ_IN_DOUBLE.get(str(n.target)) if n.op == "call_function" else None
+        if qdq is not None:
+            return self._run_qdq(n, qdq)
+        if n in self.tables:
+            return self.tables[n](self.fetch_args_kwargs_from_env(n)[0][0])
         return torch.utils._pytree.tree_map_only(Tensor, _widen, super().run_node(n))
 
-    def _rounded(self, n: Node, rounding: Callable[..., Tensor]) -> Tensor:
+    def _run_qdq(self, n: Node, qdq: Callable[..., Tensor]) -> Tensor:
         x, scale, *rest = self.fetch_args_kwargs_from_env(n)[0]
-        if rounding is not _quantize:
-            return rounding(x, self.scales.get(n, scale), *rest)
+        if qdq is not _quantize:
+            return qdq(x, self.scales.get(n, scale), *rest)
         if n.all_input_nodes[0].op == "placeholder":
-            return _quantize_outside(x, scale, *rest)
-        return (_quantize_up if self.rounds_half_up else _quantize)(x, scale, *rest)
+            return _quantize_input(x, scale, *rest)
+        return (_quantize_half_up if self.rounds_half_up else _quantize)(x, scale, *rest)
 
 
-TIE = 1e-9  # of a step: what double leaves of numbers that are equal
+TIE = 1e-9  # of a step: rounding error of a double at a tie
 
 
 def _widen(x: Tensor) -> Tensor:
@@ -68,12 +68,12 @@ def _quantize(x: Tensor, scale: float, zero: int, low: int, high: int, dtype: to
     return ((x.double() / scale).round() + zero).clamp(low, high).to(dtype)
 
 
-def _quantize_outside(x: Tensor, *numbers: Any) -> Tensor:
-    """An input is rounded before the delegate, by the op itself."""
-    return torch.ops.quantized_decomposed.quantize_per_tensor.default(_narrow(x), *numbers)
+def _quantize_input(x: Tensor, *qparams: Any) -> Tensor:
+    """A program input is quantized before the delegate, by the op itself."""
+    return torch.ops.quantized_decomposed.quantize_per_tensor.default(_narrow(x), *qparams)
 
 
-def _quantize_up(x: Tensor, scale: float, zero: int, low: int, high: int, dtype: torch.dtype) -> Tensor:
+def _quantize_half_up(x: Tensor, scale: float, zero: int, low: int, high: int, dtype: torch.dtype) -> Tensor:
     return ((x.double() / scale + 0.5 + TIE).floor() + zero).clamp(low, high).to(dtype)
 
 
@@ -87,7 +87,7 @@ def _dequantize_channels(q: Tensor, scales: Tensor, zeros: Tensor | None, axis: 
     return (q.double() - zero) * scales.double().reshape(shape)
 
 
-ROUNDINGS: dict[str, Callable[..., Tensor]] = {  # the three that convert leaves in a graph
+QDQ_IN_DOUBLE: dict[str, Callable[..., Tensor]] = {  # the three Q/DQ ops that PT2E convert emits
     "quantized_decomposed.quantize_per_tensor.default": _quantize,
     "quantized_decomposed.dequantize_per_tensor.default": _dequantize,
     "quantized_decomposed.dequantize_per_channel.default": _dequantize_channels,

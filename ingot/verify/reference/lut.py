@@ -1,7 +1,7 @@
-"""Functions of int16 numbers as a backend has them: few knots, and lines between.
+"""Lookup tables (LUT) of int16 functions, as a backend has them: few entries, linear interpolation between them.
 
-What a function gives at a knot is rounded as its result is stored; so the quantized graph says what will be computed,
-derived from the function itself and never from the program that was made of it.
+Each entry is the function's value, rounded to the qparams of its result. The tables are derived from the function,
+never from the lowered program, so the quantized graph predicts what the backend should compute.
 """
 
 from __future__ import annotations
@@ -20,39 +20,39 @@ from ingot.targets.base import Target
 
 
 @dataclass(frozen=True)
-class Lines:
-    """What a function gives at each knot; the middle one is at zero."""
+class LookupTable:
+    """The function's values at evenly spaced breakpoints; the middle one is at zero."""
 
-    heights: Tensor
-    gap: float
+    entries: Tensor
+    spacing: float
 
     def __call__(self, x: Tensor) -> Tensor:
-        place = x.double() / self.gap + len(self.heights) // 2
-        left = place.floor().clamp(0, len(self.heights) - 2)
-        low, high = self.heights[left.long()], self.heights[left.long() + 1]
-        return low + (high - low) * (place - left)
+        position = x.double() / self.spacing + len(self.entries) // 2
+        left = position.floor().clamp(0, len(self.entries) - 2)
+        low, high = self.entries[left.long()], self.entries[left.long() + 1]
+        return low + (high - low) * (position - left)
 
 
-def lines_of(module: GraphModule, target: Target) -> dict[Node, Lines]:
-    """By op, where the target interpolates."""
-    found = {n: _lines(n, target) for n in calls(module) if target.numerics.lut_entries and target.kernels.is_lut(n)}
-    return {n: lines for n, lines in found.items() if lines is not None}
+def lookup_tables(module: GraphModule, target: Target) -> dict[Node, LookupTable]:
+    """By op, for the ops that the target interpolates."""
+    found = {n: _table(n, target) for n in calls(module) if target.numerics.lut_entries and target.kernels.is_lut(n)}
+    return {n: table for n, table in found.items() if table is not None}
 
 
-def _lines(node: Node, target: Target) -> Lines | None:
+def _table(node: Node, target: Target) -> LookupTable | None:
     read, users = node.all_input_nodes[0], list(node.users)
     if not is_call(read, "dequantize_per_tensor") or not all(is_call(u, "quantize_per_tensor") for u in users):
         return None
     stored, given = parameters(read), {parameters(u) for u in users}
-    knots = target.numerics.lut_entries.get(stored.dtype)
-    if knots is None or stored.zero_point != 0 or len(given) != 1:
+    count = target.numerics.lut_entries.get(stored.dtype)
+    if count is None or stored.zero_point != 0 or len(given) != 1:
         return None
-    gap = gap_between(knots, stored)
-    return Lines(_heights(node, torch.arange(-knots // 2, knots // 2 + 1) * gap, given.pop()), gap)
+    spacing = gap_between(count, stored)
+    return LookupTable(_entries(node, torch.arange(-count // 2, count // 2 + 1) * spacing, given.pop()), spacing)
 
 
-def _heights(node: Node, x: Tensor, s: QParams) -> Tensor:
-    """In float32, as tables are made. A pole is as large as can be stored; what is no number is read by nobody."""
+def _entries(node: Node, x: Tensor, s: QParams) -> Tensor:
+    """In float32, as backends compute their tables. A pole saturates. NaN becomes 0: no input reaches that entry."""
     made: Tensor = node.target(x.float(), *node.args[1:], **node.kwargs)  # type: ignore[operator]
     quantize = torch.ops.quantized_decomposed.quantize_per_tensor.default
     steps = quantize(made.nan_to_num(), s.scale, s.zero_point, s.qmin, s.qmax, getattr(torch, s.dtype))

@@ -1,5 +1,5 @@
-// Drawings of numbers: the spread of a value, errors along the network, areas by size.
-function spreadChart(spread) {
+// Charts: the histogram of a value, SQNR along the network, a treemap of sizes, bars.
+function histogramChart(spread) {
   const width = 320,
     height = 96,
     floor = 74,
@@ -32,8 +32,8 @@ function label(x, y, text, side, kind) {
   return svg("text", { x, y, class: kind, "text-anchor": side ? "end" : "start" }, text);
 }
 
-// Lines over the values in the order of the program: [{name, points: [[place, dB, what]]}].
-function errorChart(lines, count, onPick) {
+// Lines over the values in graph order: [{name, points: [[index, dB, value]]}].
+function sqnrChart(lines, count, onPick) {
   const width = 960,
     height = 240,
     pad = { left: 44, right: 12, top: 12, bottom: 22 };
@@ -69,10 +69,10 @@ function errorChart(lines, count, onPick) {
 }
 
 function hovering(drawn, lines, x, y, onPick) {
-  const told = el(
+  const readout = el(
     "p",
-    { class: "told", "aria-live": "off" },
-    `point at the line to read it${onPick ? "; click to see the value in the graph" : ""}`,
+    { class: "readout", "aria-live": "off" },
+    `Point at the line to read a value${onPick ? "; click to show it in the graph" : ""}.`,
   );
   const spot = svg("circle", { r: 5, class: "spot", visibility: "hidden" });
   drawn.append(spot);
@@ -94,16 +94,16 @@ function hovering(drawn, lines, x, y, onPick) {
       ["visibility", "visible"],
     ])
       spot.setAttribute(key, value);
-    told.replaceChildren(name(point[2]), ` ${FORMATS.db(point[1])}${point[3] ? `, ${point[3]}` : ""}`);
+    readout.replaceChildren(name(point[2]), ` ${FORMATS.db(point[1])}${point[3] ? `, ${point[3]}` : ""}`);
   });
   drawn.addEventListener("click", (e) => {
     const point = near(e);
     if (point && onPick) onPick(point[2]);
   });
-  return el("div", { class: "scroll-chart" }, drawn, told);
+  return el("div", { class: "scroll-chart" }, drawn, readout);
 }
 
-// Squares as square as can be: [{name, bytes, hue}] -> rectangles whose areas are the bytes.
+// Squarified treemap: [{name, bytes, hue}] -> rectangles whose areas are proportional to the bytes.
 function treemap(parts, onPick) {
   const width = 960,
     height = 340,
@@ -136,7 +136,7 @@ function treemap(parts, onPick) {
   return drawn;
 }
 
-// Paths of modules differ in their ends.
+// Clipped at the start: module paths differ at their ends.
 const clipped = (text, room, each) =>
   text.length * each <= room ? text : `\u2026${text.slice(-Math.max(1, Math.floor(room / each) - 1))}`;
 
@@ -173,7 +173,7 @@ function* squarified(parts, total, width, height) {
   }
 }
 
-// Bars with their names, longest first.
+// Horizontal bars with names, in the given order.
 function bars(rows) {
   const longest = most(rows.map((r) => r.size)) || 1;
   return el(

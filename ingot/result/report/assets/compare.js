@@ -1,4 +1,4 @@
-// Two castings side by side.
+// The page that compares two castings.
 function comparison(data) {
   const main = document.querySelector("main");
   const parts = [factsSection(data), bothErrors(data), planSection(data), bothHosts(data), bothVersions(data)];
@@ -14,12 +14,12 @@ function factsSection(data) {
     r.what,
     right(cell(data, `rows.${i}.first`, r.as)),
     right(cell(data, `rows.${i}.second`, r.as)),
-    right(el("span", { class: r.mood }, r.change)),
+    right(el("span", { class: r.trend }, r.change)),
   ]);
   return section(
     "facts",
     "Side by side",
-    table(["", right(name(a)), right(name(b)), right("second against first")], rows),
+    table(["", right(name(a)), right(name(b)), right("change")], rows),
   );
 }
 
@@ -32,7 +32,7 @@ function bothErrors(data) {
   }));
   const count = data.sides.reduce((n, s) => Math.max(n, s.values), 1);
   if (!lines.some((l) => l.points.length))
-    return section("error", "Error along the network", el("p", { class: "none" }, "not known"));
+    return section("error", "SQNR along the network", el("p", { class: "none" }, "not measured"));
   const keys = el(
     "div",
     { class: "legend" },
@@ -40,28 +40,28 @@ function bothErrors(data) {
       el("span", { class: "key" }, el("i", { class: `swatch hue-${k ? "host" : "d1"}` }), name(l.name)),
     ),
   );
-  return section("error", "Error along the network", keys, errorChart(lines, count, null));
+  return section("error", "SQNR along the network", keys, sqnrChart(lines, count, null));
 }
 
 function planSection(data) {
-  const rows = data.plan.map((d) => [name(d.slot), d.first, d.second]);
+  const rows = data.plan.map((d) => [name(d.point), d.first, d.second]);
   const shown = rows.slice(0, 500);
   const more =
     rows.length > shown.length
-      ? el("p", { class: "none" }, `and ${FORMATS.count(rows.length - shown.length)} more in \`ingot diff\``)
+      ? el("p", { class: "none" }, `${FORMATS.count(rows.length - shown.length)} more: see \`ingot diff\``)
       : null;
   return section(
     "plan",
-    "What the plans store otherwise",
-    el("p", { class: "lead" }, `${FORMATS.count(rows.length)} places`),
-    table(["place", "first", "second"], shown),
+    "Quantization points that differ",
+    rows.length ? el("p", { class: "lead" }, `${FORMATS.count(rows.length)} in all`) : null,
+    table(["quantization point", "first", "second"], shown),
     more,
   );
 }
 
 function bothHosts(data) {
   const rows = data.host_ops.map((h) => [el("code", {}, h.op), el("code", {}, h.source), h.where, h.reason]);
-  return section("host", "Left on the host", table(["op", "your line", "in", "why"], rows, "host"));
+  return section("host", "Host ops", table(["op", "your line", "in", "why"], rows, "host"));
 }
 
 function bothVersions(data) {
@@ -69,7 +69,7 @@ function bothVersions(data) {
     "versions",
     "Versions",
     table(
-      ["what", ...data.sides.map((s) => name(s.name))],
+      ["package", ...data.sides.map((s) => name(s.name))],
       data.versions.map((v) => [v.what, v.first, v.second]),
       "narrow",
     ),

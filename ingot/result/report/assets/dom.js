@@ -1,4 +1,4 @@
-// Small tools: elements whose text is always text, figures that say where in the data they come from, formats.
+// Helpers: elements whose text is never markup, figures with their path in the data, number formats.
 const NONE = "\u2013";
 
 function el(tag, attributes = {}, ...children) {
@@ -21,7 +21,7 @@ function svg(tag, attributes = {}, ...children) {
   return made;
 }
 
-// JSON has no infinities: the data spells them.
+// JSON has no infinities: the data has them as strings.
 function number(value) {
   return { inf: Infinity, "-inf": -Infinity, nan: NaN }[value] ?? value;
 }
@@ -37,7 +37,7 @@ const FORMATS = {
   shape: (v) => v.join("\u00d7") || "scalar",
 };
 
-// A figure on the page: its text, and beside it the path of its number in the data.
+// A figure on the page: its text, and as an attribute its path in the data.
 function figure(data, path, as = "text") {
   const value = path.split(".").reduce((at, key) => (at === null || at === undefined ? at : at[key]), data);
   if (value === null || value === undefined || value === "") return el("span", {}, NONE);
@@ -78,7 +78,7 @@ const precisionHue = (p) =>
       : p.startsWith("float") || p.startsWith("bfloat")
         ? "float"
         : "gone";
-const errorHue = (db) =>
+const sqnrHue = (db) =>
   db === null ? "gone" : number(db) >= 40 ? "e4" : number(db) >= 30 ? "e3" : number(db) >= 20 ? "e2" : "e1";
 
 function badge(text, hue) {

@@ -1,4 +1,4 @@
-// The graph with its search box, its legend and what is known of the picked value.
+// The graph with its search box, its legend and the panel of the selected value.
 function graphSection(data) {
   const panel = el(
     "aside",
@@ -6,7 +6,7 @@ function graphSection(data) {
     el(
       "p",
       { class: "none" },
-      "Pick a node, or search for one: what it is stored as and why, what was recorded, how far it is off.",
+      "Select a node, or search for one, to see its qparams and why, its calibration statistics and its SQNR.",
     ),
   );
   const view = new GraphView(data.nodes, (i) => panel.replaceChildren(...about(data, i, show)));
@@ -33,13 +33,13 @@ function zoomButtons(view) {
   return el(
     "span",
     { class: "buttons" },
-    button("+", "closer", () => view.zoom(1.3)),
-    button("\u2212", "further away", () => view.zoom(1 / 1.3)),
-    button("top", "back to the beginning", () => {
+    button("+", "zoom in", () => view.zoom(1.3)),
+    button("\u2212", "zoom out", () => view.zoom(1 / 1.3)),
+    button("top", "go to the first node", () => {
       view.home();
       view.draw();
     }),
-    button("fit", "all of it", () => view.fit()),
+    button("fit", "show the whole graph", () => view.fit()),
   );
 }
 
@@ -56,9 +56,9 @@ function colorChoice(view, data, legend) {
       },
     },
     ...[
-      ["place", "where it runs"],
+      ["place", "delegate"],
       ["precision", "precision"],
-      ["error", "error"],
+      ["error", "SQNR"],
     ].map(([value, text]) => el("option", { value }, text)),
   );
   fill();
@@ -71,13 +71,13 @@ function legendOf(data, by) {
     if (n.op !== "input" && n.op !== "output") {
       const [hue, text] =
         by === "place"
-          ? [placeHue(n.place), n.place > HUES ? "further delegates, colors again" : placeName(n.place)]
+          ? [placeHue(n.place), n.place > HUES ? "further delegates (colors repeat)" : placeName(n.place)]
           : by === "precision"
             ? [precisionHue(n.precision), n.precision]
             : [
-                errorHue(n.sqnr_db),
-                { e4: "40 dB and more", e3: "30 to 40", e2: "20 to 30", e1: "below 20", gone: "not compared" }[
-                  errorHue(n.sqnr_db)
+                sqnrHue(n.sqnr_db),
+                { e4: "40 dB and more", e3: "30 to 40 dB", e2: "20 to 30 dB", e1: "below 20 dB", gone: "not measured" }[
+                  sqnrHue(n.sqnr_db)
                 ],
               ];
       keys.set(text, [hue, (keys.get(text)?.[1] ?? 0) + 1]);
@@ -119,8 +119,8 @@ function about(data, i, show) {
     ["your line", el("code", {}, figure(data, `${at}.source`))],
     ["module", node.module ? figure(data, `${at}.module`) : null],
     ["shape", el("span", {}, figure(data, `${at}.dtype`), " ", figure(data, `${at}.shape`, "shape"))],
-    ["stored as", figure(data, `${at}.stored`)],
-    ["error", el("span", {}, figure(data, `${at}.sqnr_db`, "db"), node.sqnr_db === null ? null : " against float")],
+    ["quantization", figure(data, `${at}.stored`)],
+    ["SQNR", el("span", {}, figure(data, `${at}.sqnr_db`, "db"), node.sqnr_db === null ? null : " against float")],
     [
       "reads",
       node.reads.length
@@ -144,16 +144,16 @@ function about(data, i, show) {
       badge(node.precision, precisionHue(node.precision)),
     ),
     el("dl", {}, ...facts.filter(([, v]) => v).flatMap(([k, v]) => [el("dt", {}, k), el("dd", {}, v)])),
-    ...spreadPart(data, node, at),
+    ...statisticsPart(data, node, at),
     el("h4", {}, "why"),
-    el("pre", { class: "why", dir: "auto" }, node.why || "the plan decides nothing about it"),
+    el("pre", { class: "why", dir: "auto" }, node.why || "no decision in the plan"),
   ];
 }
 
-function spreadPart(data, node, at) {
+function statisticsPart(data, node, at) {
   const s = node.spread;
   if (!s) return [];
-  const seen = el(
+  const text = el(
     "p",
     { class: "small" },
     "recorded ",
@@ -164,20 +164,20 @@ function spreadPart(data, node, at) {
     figure(data, `${at}.spread.count`, "count"),
     " numbers",
     s.nonfinite
-      ? el("span", { class: "bad" }, ", ", figure(data, `${at}.spread.nonfinite`, "count"), " of them not finite")
+      ? el("span", { class: "bad" }, ", ", figure(data, `${at}.spread.nonfinite`, "count"), " not finite")
       : null,
     s.chosen
       ? el(
           "span",
           { class: "chosen-word" },
-          "; chosen ",
+          "; chosen range ",
           figure(data, `${at}.spread.chosen.0`, "short"),
           " \u2026 ",
           figure(data, `${at}.spread.chosen.1`, "short"),
         )
       : node.precision.startsWith("float")
-        ? "; kept as float"
-        : "; not stored by itself",
+        ? "; float"
+        : "; fused, no qparams of its own",
   );
-  return [el("h4", {}, "recorded values"), s.bins.length ? spreadChart(s) : null, seen].filter(Boolean);
+  return [el("h4", {}, "calibration statistics"), s.bins.length ? histogramChart(s) : null, text].filter(Boolean);
 }

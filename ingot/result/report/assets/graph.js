@@ -1,4 +1,4 @@
-// The graph on a canvas: only what is in view is drawn, so that thousands of nodes move smoothly.
+// The graph on a canvas. Only visible nodes are drawn, so thousands of nodes scroll smoothly.
 const NODE = { width: 148, height: 40 };
 
 class GraphView {
@@ -40,7 +40,7 @@ class GraphView {
     );
   }
 
-  // Inputs stand before their first reader; everything else in the order of the program.
+  // Inputs come right before their first reader; everything else in graph order.
   order() {
     const first = this.nodes.map((_, i) => i);
     for (const edge of [...this.edges].reverse())
@@ -48,7 +48,7 @@ class GraphView {
     return this.nodes.map((_, i) => i).sort((a, b) => first[a] - first[b] || a - b);
   }
 
-  // Laid out in a worker; what is placed is drawn while the rest is still under way.
+  // The layout runs in a worker; finished pieces are drawn while the rest is computed.
   layOut(source) {
     const order = this.order(),
       rank = new Array(order.length);
@@ -135,7 +135,7 @@ class GraphView {
     canvas.addEventListener(
       "wheel",
       (e) => {
-        if (!e.ctrlKey && !e.metaKey && !e.shiftKey && this.ends(e.deltaY)) return; // the page scrolls on
+        if (!e.ctrlKey && !e.metaKey && !e.shiftKey && this.ends(e.deltaY)) return; // scroll the page
         e.preventDefault();
         if (e.ctrlKey || e.metaKey) this.zoom(Math.exp(-e.deltaY / 120), e.offsetX, e.offsetY);
         else if (e.shiftKey || Math.abs(e.deltaX) > Math.abs(e.deltaY)) {
@@ -178,7 +178,7 @@ class GraphView {
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
   }
 
-  // Whether everything in that direction is in view already.
+  // Whether the graph ends within view in that direction.
   ends(down) {
     return down > 0
       ? this.top + (this.deepest + NODE.height) * this.scale <= this.canvas.clientHeight
@@ -216,7 +216,7 @@ class GraphView {
   }
 }
 
-// Where an edge ends on the top of its reader: operands stand in their order.
+// Where an edge ends on the top side of its reader: operands in their order.
 const aside = (k, count) => (k - (count - 1) / 2) * Math.min(20, (NODE.width - 24) / count);
 const least = (all) => all.reduce((a, b) => Math.min(a, b), Infinity);
 const most = (all) => all.reduce((a, b) => Math.max(a, b), -Infinity);

@@ -1,8 +1,9 @@
-// Places for the nodes of a graph, by dagre, piece by piece: runs in a worker, after the vendored library.
+// Graph layout by dagre, piece by piece. Runs in a worker, after the vendored library.
 //
-// Networks are long and have waists: values that everything after reads through. The graph is cut there, each piece is
-// laid out alone, and pieces of one shape are laid out once. So the time grows with the number of different pieces.
-// Dagre's own time grows with the square of a piece: when much was spent, the rest is set in plain rows.
+// Networks are long and have articulation points: values through which all later ops depend on the earlier ones. The
+// graph is split there, each piece is laid out separately, and pieces of equal structure only once. So the time grows
+// with the number of distinct pieces. Dagre's time grows with the square of a piece: once the work budget is spent, the
+// remaining pieces are laid out in plain rows.
 const WIDTH = 148,
   HEIGHT = 40,
   GAP = 34,
@@ -16,10 +17,10 @@ function placed(count, edges, post) {
   const inner = byReader(count, short);
   const known = { shapes: new Map(), work: 0 };
   let bottom = 0,
-    waist = 0;
+    anchor = 0;
   for (const [first, last] of pieces(count, short)) {
     const piece = laidOut(first, last, inner, known);
-    const dx = waist - piece.x[0],
+    const dx = anchor - piece.x[0],
       dy = bottom - piece.top;
     post({
       first,
@@ -28,7 +29,7 @@ function placed(count, edges, post) {
       edges: moved(piece.edges, first, dx, dy),
     });
     bottom = piece.bottom + dy + GAP;
-    waist = piece.next + dx;
+    anchor = piece.next + dx;
   }
 }
 
@@ -38,7 +39,7 @@ function byReader(count, edges) {
   return found;
 }
 
-// From one waist to before the next: places over which no edge reaches. What is still too long is cut by number.
+// Split where no edge passes over; pieces that are still too long are split by node count.
 function pieces(count, edges) {
   const over = new Int32Array(count + 1);
   for (const [from, to] of edges)
@@ -55,7 +56,7 @@ function pieces(count, edges) {
   return starts.map((start, i) => [start, i + 1 < starts.length ? starts[i + 1] : count]);
 }
 
-// The first node of the next piece is laid out too, so that edges to it find their way and it finds its place.
+// The first node of the next piece is included, so that edges to it are routed and its position is known.
 function laidOut(first, last, inner, known) {
   const within = [];
   for (let to = first; to <= Math.min(last, inner.length - 1); to++)

@@ -1,36 +1,36 @@
-// The sections with measurements: errors, sizes, times, and what was recorded.
+// The sections with measurements: SQNR, size, time, calibration.
 function errorSection(data, show) {
   const points = data.nodes
     .map((n, i) => [i, n.sqnr_db === null ? NaN : number(n.sqnr_db), n.name])
     .filter((p) => !Number.isNaN(p[1]));
   if (!points.length)
-    return section("error", "Error along the network", el("p", { class: "none" }, "not known for this casting"));
-  const worst = data.falls
+    return section("error", "SQNR along the network", el("p", { class: "none" }, "not measured for this casting"));
+  const worst = data.sqnr_drops
     .slice(0, 8)
-    .map((fall, i) => [
-      link(fall.name, show),
-      el("code", {}, figure(data, `falls.${i}.op`)),
-      el("code", {}, figure(data, `falls.${i}.source`)),
-      right(figure(data, `falls.${i}.sqnr_db`, "db")),
-      right(figure(data, `falls.${i}.below_db`, "db")),
+    .map((drop, i) => [
+      link(drop.name, show),
+      el("code", {}, figure(data, `sqnr_drops.${i}.op`)),
+      el("code", {}, figure(data, `sqnr_drops.${i}.source`)),
+      right(figure(data, `sqnr_drops.${i}.sqnr_db`, "db")),
+      right(figure(data, `sqnr_drops.${i}.below_db`, "db")),
     ]);
   return section(
     "error",
-    "Error along the network",
+    "SQNR along the network",
     el(
       "p",
       { class: "lead" },
-      "Signal to noise of every float value in the quantized graph against the float graph, on one batch.",
+      "SQNR of every float value of the quantized graph against the float graph, on one batch.",
     ),
-    errorChart([{ name: "", points }], data.nodes.length, show),
-    el("h3", {}, "Where it falls"),
-    table(["value", "op", "your line", right("there"), right("below what it reads")], worst),
+    sqnrChart([{ name: "", points }], data.nodes.length, show),
+    el("h3", {}, "Largest SQNR drops"),
+    table(["value", "op", "your line", right("SQNR"), right("below its operands")], worst),
   );
 }
 
 function sizeSection(data, show) {
   const rows = data.sizes.map((size, i) => [
-    size.place ? badge(placeName(size.place), placeHue(size.place)) : "host ops, tables and padding",
+    size.place ? badge(placeName(size.place), placeHue(size.place)) : "host ops, program data and padding",
     right(figure(data, `sizes.${i}.ops`, "count")),
     right(figure(data, `sizes.${i}.bytes`, "count")),
     right(figure(data, `sizes.${i}.constants`, "count")),
@@ -45,7 +45,7 @@ function sizeSection(data, show) {
   return section(
     "size",
     "Size",
-    table(["part", right("ops"), right("bytes"), right("of it constants, as planned")], rows),
+    table(["part", right("ops"), right("bytes"), right("constants, as planned")], rows),
     cells.length ? el("h3", {}, "Constants by size") : null,
     cells.length ? treemap(cells, show) : null,
   );
@@ -66,7 +66,7 @@ function timeSection(data) {
               {},
               ": ",
               figure(data, "timing.seconds", "ms"),
-              ", of ",
+              ", best of ",
               figure(data, "timing.runs", "count"),
               " runs.",
             )
@@ -76,7 +76,7 @@ function timeSection(data) {
   if (timing?.parts.length)
     parts.push(
       byKind(data),
-      el("h3", {}, "The longest ops"),
+      el("h3", {}, "Slowest ops"),
       bars(
         timing.parts
           .map((p, i) => ({
@@ -93,7 +93,7 @@ function timeSection(data) {
   data.performance.forEach((p, i) =>
     parts.push(...(p.layers ? estimate(data, p, i) : p.segments ? contents(data, p, i) : [])),
   );
-  return section("time", "Time", ...(parts.length ? parts : [el("p", { class: "none" }, "not known")]));
+  return section("time", "Time", ...(parts.length ? parts : [el("p", { class: "none" }, "not measured")]));
 }
 
 function byKind(data) {
@@ -105,7 +105,7 @@ function byKind(data) {
       right(figure(data, `kinds.${i}.seconds`, "ms")),
       right(figure(data, `kinds.${i}.percent`, "percent")),
     ]);
-  return table(["kind of op", "where", right("together"), right("share")], rows);
+  return table(["kind of op", "runs on", right("total"), right("share")], rows);
 }
 
 function estimate(data, p, i) {
@@ -141,7 +141,7 @@ function estimate(data, p, i) {
 }
 
 function contents(data, p, i) {
-  const held = Object.keys(p.bytes).map((kind) =>
+  const sizes = Object.keys(p.bytes).map((kind) =>
     el("span", {}, ` ${kind} `, figure(data, `performance.${i}.bytes.${kind}`, "count"), " bytes;"),
   );
   return [
@@ -151,21 +151,21 @@ function contents(data, p, i) {
       `Delegate ${i + 1} is a ${p.format} of `,
       figure(data, `performance.${i}.segments.length`, "count"),
       " segments:",
-      ...held,
+      ...sizes,
     ),
   ];
 }
 
 function recordedSection(data, show) {
-  const seen = data.recorded;
-  if (!seen)
+  const recorded = data.recorded;
+  if (!recorded)
     return section(
       "recorded",
-      "Recorded",
-      el("p", { class: "none" }, "nothing was recorded, or it is not kept with this casting"),
+      "Calibration",
+      el("p", { class: "none" }, "this casting has no calibration statistics"),
     );
   const known = new Set(data.nodes.map((n) => n.name)),
-    kinds = Object.entries(seen.lacking);
+    kinds = Object.entries(recorded.suspect_values);
   const rows = kinds.map(([kind, values]) => [
     kind,
     right(FORMATS.count(values.length)),
@@ -178,20 +178,20 @@ function recordedSection(data, show) {
   ]);
   return section(
     "recorded",
-    "Recorded",
+    "Calibration",
     el(
       "p",
       { class: "lead" },
       figure(data, "recorded.batches", "count"),
-      seen.batches === 1 ? " batch, " : " batches, ",
+      recorded.batches === 1 ? " batch, " : " batches, ",
       figure(data, "recorded.samples", "count"),
       " samples, ",
       figure(data, "recorded.values", "count"),
       " values.",
     ),
-    ...seen.notes.map((_, i) => el("p", { class: "warn" }, figure(data, `recorded.notes.${i}`))),
+    ...recorded.notes.map((_, i) => el("p", { class: "warn" }, figure(data, `recorded.notes.${i}`))),
     rows.length
-      ? table(["too little", right("values"), "which"], rows)
-      : el("p", { class: "good" }, "No value was constant, unseen or not finite."),
+      ? table(["problem", right("values"), "names"], rows)
+      : el("p", { class: "good" }, "No value was constant, unobserved or non-finite."),
   );
 }

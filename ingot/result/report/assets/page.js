@@ -1,4 +1,4 @@
-// The page of one casting: sections in the order in which questions come.
+// The page of one casting.
 function report(data) {
   const main = document.querySelector("main");
   const graph = data.nodes.length ? graphSection(data) : null;
@@ -6,7 +6,7 @@ function report(data) {
   const parts = [
     tiles(data),
     outputsSection(data),
-    graph?.section ?? section("graph", "Graph", el("p", { class: "none" }, "no graph is kept with this casting")),
+    graph?.section ?? section("graph", "Graph", el("p", { class: "none" }, "this casting has no graph")),
     hostSection(data, show),
     errorSection(data, show),
     sizeSection(data, show),
@@ -46,14 +46,14 @@ function tiles(data) {
     tile(
       "host ops",
       figure(data, "host_ops.length", "count"),
-      data.host_ops.length ? "each with its reason below" : "nothing left behind",
+      data.host_ops.length ? "reasons below" : "none",
     ),
-    tile("bytes", figure(data, "bytes", "count"), "of the program file"),
+    tile("bytes", figure(data, "bytes", "count"), "program file"),
   ];
   if (worst >= 0)
     made.push(
       tile(
-        outputs.length > 1 ? "worst output" : "output",
+        outputs.length > 1 ? "SQNR, worst output" : "SQNR",
         figure(data, `check.outputs.${worst}.sqnr_db`, "db"),
         name(outputs[worst].name),
       ),
@@ -73,13 +73,13 @@ function tiles(data) {
 }
 
 function timeOf(data) {
-  if (data.timing?.seconds) return { label: "a run", path: "timing.seconds", more: "on the machine of the cast" };
+  if (data.timing?.seconds) return { label: "latency", path: "timing.seconds", more: "measured on the machine of the cast" };
   const estimates = data.performance.filter((p) => p.seconds);
   return estimates.length === 1
     ? {
-        label: "a run",
+        label: "latency",
         path: `performance.${data.performance.indexOf(estimates[0])}.seconds`,
-        more: `estimate of ${estimates[0].compiler}`,
+        more: `estimated by ${estimates[0].compiler}`,
       }
     : null;
 }
@@ -94,7 +94,7 @@ function outputsSection(data) {
       right(figure(data, `${at}.worst_channel_db`, "db")),
       right(figure(data, `${at}.faithful_db`, "db")),
       right(figure(data, `${at}.max_abs_error`, "short")),
-      o.problem ? el("span", { class: "bad" }, o.problem) : el("span", { class: "good" }, "good"),
+      o.problem ? el("span", { class: "bad" }, o.problem) : el("span", { class: "good" }, "passed"),
     ];
   });
   const culprit = data.check.culprit
@@ -107,11 +107,11 @@ function outputsSection(data) {
     table(
       [
         "output",
-        right("to the float model"),
+        right("SQNR to float model"),
         right("worst channel"),
-        right("to its own graph"),
+        right("SQNR to quantized graph"),
         right("largest error"),
-        "verdict",
+        "check",
       ],
       rows,
     ),
@@ -126,7 +126,7 @@ function hostSection(data, show) {
     figure(data, `host_ops.${i}.reason`),
     figure(data, `host_ops.${i}.hint`),
   ]);
-  return section("host", "Left on the host", table(["op", "value", "your line", "why", "try"], rows, "host"));
+  return section("host", "Host ops", table(["op", "value", "your line", "why", "try"], rows, "host"));
 }
 
 function valueLink(data, hostOp, show) {
@@ -149,7 +149,7 @@ function delegatesSection(data) {
     sides(d.inputs),
     sides(d.outputs),
   ]);
-  return section("delegates", "Delegates", table(["", "backend", right("ops"), "takes", "gives"], rows));
+  return section("delegates", "Delegates", table(["", "backend", right("ops"), "inputs", "outputs"], rows));
 }
 
 function ioSection(data) {
@@ -170,7 +170,7 @@ function ioSection(data) {
   );
   return section(
     "interface",
-    "Interface",
+    "Inputs and outputs",
     table(["", "name", "type", "shape", "layout", right("scale"), right("zero point"), right("range")], rows),
   );
 }
@@ -180,8 +180,8 @@ function rewritesSection(data) {
   return section(
     "casting",
     "Casting",
-    table(["step", right("took")], steps, "narrow"),
-    data.rewrites.length ? el("h3", {}, "Rewritten") : null,
+    table(["step", right("time")], steps, "narrow"),
+    data.rewrites.length ? el("h3", {}, "Rewrites") : null,
     data.rewrites.length
       ? el("ul", {}, ...data.rewrites.map((_, i) => el("li", {}, figure(data, `rewrites.${i}`))))
       : null,
@@ -198,7 +198,7 @@ function versionsSection(data) {
     "versions",
     "Versions",
     table(
-      ["what", "version"],
+      ["package", "version"],
       Object.keys(data.versions).map((key) => [
         key,
         el("code", {}, el("span", { "data-versions": key }, data.versions[key])),

@@ -1,4 +1,4 @@
-// One frame of the graph.
+// Draws one frame of the graph.
 class Painter {
   constructor(view) {
     this.view = view;
@@ -24,7 +24,7 @@ class Painter {
     pen.clearRect(0, 0, width, height);
     pen.translate(view.left, view.top);
     pen.scale(view.scale, view.scale);
-    this.seen = {
+    this.visible = {
       x0: -view.left / view.scale,
       y0: -view.top / view.scale,
       x1: (width - view.left) / view.scale,
@@ -35,7 +35,7 @@ class Painter {
   }
 
   inView(x0, y0, x1, y1) {
-    const s = this.seen;
+    const s = this.visible;
     return x1 >= s.x0 && x0 <= s.x1 && y1 >= s.y0 && y0 <= s.y1;
   }
 
@@ -81,7 +81,7 @@ class Painter {
     pen.stroke();
   }
 
-  // Where numbers are stored anew on their way: Q to integers, D to float, R from integers to integers.
+  // Conversions on an edge: Q quantize, D dequantize, R requantize.
   mark(edge, tx, ty) {
     const pen = this.pen,
       hue = edge.converts === "requantize" ? "d4" : edge.converts === "quantize" ? "d1" : "float";
@@ -110,7 +110,7 @@ class Painter {
   hue(node) {
     if (node.op === "input" || node.op === "output") return "io";
     if (this.view.by === "precision") return precisionHue(node.precision);
-    return this.view.by === "error" ? errorHue(node.sqnr_db) : placeHue(node.place);
+    return this.view.by === "error" ? sqnrHue(node.sqnr_db) : placeHue(node.place);
   }
 
   node(node, x, y, picked) {
@@ -131,7 +131,7 @@ class Painter {
     this.words(node, x, y, hue === "io");
   }
 
-  // The stripe at the left is the precision, whatever the fill shows.
+  // The stripe at the left shows the precision, whatever the fill shows.
   stripe(node, x, y) {
     this.pen.beginPath();
     this.pen.roundRect(x + 5, y + 7, 4, NODE.height - 14, 2);
@@ -147,16 +147,16 @@ class Painter {
     pen.textBaseline = "alphabetic";
     pen.fillStyle = this.color("ink");
     pen.font = "600 12.5px system-ui, sans-serif";
-    pen.fillText(this.cut(node.op, room - 38), left, y + 17);
+    pen.fillText(this.fitted(node.op, room - 38), left, y + 17);
     pen.fillStyle = this.color("soft");
     pen.font = "10.5px ui-monospace, SFMono-Regular, Menlo, monospace";
-    pen.fillText(this.cut(node.name, room), left, y + 31.5);
+    pen.fillText(this.fitted(node.name, room), left, y + 31.5);
     pen.textAlign = "right";
     pen.fillText(node.precision.slice(0, 8).replace("float", "f"), x + NODE.width - 8, y + 16.5);
   }
 
-  // Left-to-right marks keep foreign scripts inside their own node.
-  cut(text, room) {
+  // Directional isolates keep right-to-left scripts inside their own node.
+  fitted(text, room) {
     let shown = text.slice(0, 40);
     if (shown.length === text.length && this.pen.measureText(shown).width <= room) return `\u2066${shown}\u2069`;
     while (shown && this.pen.measureText(`${shown}\u2026`).width > room) shown = shown.slice(0, -1);

@@ -1,4 +1,4 @@
-// Finds by any part of name, op, module or source line; arrow keys and Enter choose.
+// Search by any part of name, op, module or source line; arrow keys and Enter select.
 function searchBox(data, onPick) {
   const MOST = 60,
     list = el("ul", { class: "hits", role: "listbox", hidden: "" });
@@ -48,7 +48,7 @@ function searchBox(data, onPick) {
                 el("small", {}, ` ${data.nodes[i].op} \u00b7 ${data.nodes[i].source}`),
               ),
             )
-          : [el("li", { class: "none" }, "nothing of that name")]),
+          : [el("li", { class: "none" }, "no match")]),
         ...more,
       );
       mark();

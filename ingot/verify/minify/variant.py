@@ -1,4 +1,4 @@
-"""On the way to a reproducer: some ops of the program, fed with the values that the whole program gives them."""
+"""A smaller variant of a failing model: some of its ops, on the inputs that they have in the full program."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ingot.core.fx import calls, value_of
 from ingot.core.subgraph import extract_subgraph, subgraph_inputs
 
 Batch = tuple[Any, ...]
-Unit = tuple[Node, ...]  # an op, with what is taken from its tuple
+Unit = tuple[Node, ...]  # an op, with the getitems of its result
 
 
 @dataclass(frozen=True, eq=False)
-class Case:
-    """One trial: everything that a file of it would hold."""
+class Variant:
+    """Everything that a reproducer file would contain."""
 
     module: GraphModule
     batches: tuple[Batch, ...]
     target: str
     recipe: Mapping[str, Any] = field(default_factory=dict)
-    drawn: frozenset[str] = frozenset()  # constants that are drawn from a seed; INPUTS among them: the batches too
-    standard: bool = False  # what is drawn has mean 0 and spread 1, not the model's own
+    random: frozenset[str] = frozenset()  # constants that are random numbers from a seed; INPUTS: the batches too
+    standard: bool = False  # random numbers have mean 0 and standard deviation 1, not those of the model
 
     @property
     def ops(self) -> int:
@@ -37,29 +37,29 @@ INPUTS = "batches"
 
 
 def units_of(module: GraphModule) -> list[Unit]:
-    """In graph order. A write into a buffer is none: a reproducer keeps no state."""
-    ops = [n for n in calls(module) if not _is_part(n) and n.target is not torch.ops.aten.copy_.default]
-    return [(n, *(u for u in n.users if _is_part(u))) for n in ops]
+    """All ops in graph order, without writes into buffers: a reproducer has no state."""
+    ops = [n for n in calls(module) if not _is_getitem(n) and n.target is not torch.ops.aten.copy_.default]
+    return [(n, *(u for u in n.users if _is_getitem(u))) for n in ops]
 
 
-def _is_part(node: Node) -> bool:
+def _is_getitem(node: Node) -> bool:
     return getattr(node.target, "__name__", "") == "getitem"
 
 
-def case_of(program: Program, units: Sequence[Unit], whole: Case) -> Case:
-    """These ops alone: what they read of others becomes an input, what nobody among them reads an output."""
+def variant_of(program: Program, units: Sequence[Unit], full: Variant) -> Variant:
+    """Only these ops: values from other ops become inputs, values that none of them reads become outputs."""
     kept = {n for unit in units for n in unit}
-    given = {n for k in kept for n in k.all_input_nodes if n not in kept and n.op != "get_attr"}
+    boundary = {n for k in kept for n in k.all_input_nodes if n not in kept and n.op != "get_attr"}
     wanted = [n for unit in units for n in unit if isinstance(value_of(n), torch.Tensor) and not kept & n.users.keys()]
-    part = extract_subgraph(program.module, given, wanted)
+    part = extract_subgraph(program.module, boundary, wanted)
     reads = subgraph_inputs(program.module, part)
-    batches = _without_numbers(part, [_values(program, reads, batch) for batch in whole.batches])
+    batches = _inline_numbers(part, [_values(program, reads, batch) for batch in full.batches])
     name_inputs(part)
-    return Case(part, batches, whole.target, whole.recipe)
+    return Variant(part, batches, full.target, full.recipe)
 
 
 def name_inputs(part: GraphModule) -> None:
-    """As a person would: x, or x1, x2."""
+    """Name the inputs x, or x1, x2, …"""
     places = [n for n in part.graph.nodes if n.op == "placeholder"]
     for i, node in enumerate(places):
         node.name = node.target = f"x{i + 1}" if len(places) > 1 else "x"
@@ -84,8 +84,8 @@ def _values(program: Program, reads: Sequence[Node], batch: Batch) -> Batch:
     return tuple(found[n] for n in reads)
 
 
-def _without_numbers(part: GraphModule, batches: Sequence[Batch]) -> tuple[Batch, ...]:
-    """A size that is read is written into the graph as the number that it was."""
+def _inline_numbers(part: GraphModule, batches: Sequence[Batch]) -> tuple[Batch, ...]:
+    """Replace inputs that are numbers (sizes) by their values in the graph; return the batches without them."""
     places = [n for n in part.graph.nodes if n.op == "placeholder"]
     numbers = {n: v for n, v in zip(places, batches[0], strict=True) if not isinstance(v, torch.Tensor)}
     for node in part.graph.nodes:

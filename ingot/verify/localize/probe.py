@@ -1,0 +1,83 @@
+"""Which values of an artefact were observed so far, and which to observe next."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from ingot.plan.model import Plan
+from ingot.verify.check import Evidence, graph_mismatch
+from ingot.verify.localize.intermediate_outputs import (
+    Batches,
+    ObservedValue,
+    observable_values,
+    run_with_intermediates,
+)
+from ingot.verify.metrics import measure
+
+VALUES_PER_LOWERING = 8  # enough to converge fast, few enough not to change the delegates
+
+
+@dataclass
+class Probe:
+    """One artefact, observed a few values at a time."""
+
+    evidence: Evidence
+    plan: Plan
+    batches: Batches
+    observed: dict[str, ObservedValue] = field(default_factory=dict)
+    lowerings: int = 0
+    delegates: set[int] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        self.observable = observable_values(self.evidence, self.plan)
+        self.nodes = {n.name: n for n in self.evidence.program.module.graph.nodes}
+        self.quantized_nodes = {n.name: n for n in self.evidence.quantized.graph.nodes}
+        self.order = {name: i for i, name in enumerate(self.nodes)}
+
+    def observe(self, names: Sequence[str]) -> None:
+        """Lower again with these values as extra outputs."""
+        run = run_with_intermediates(self.evidence, self.plan, names, self.batches)
+        self.observed |= run.observed
+        self.lowerings += 1
+        self.delegates.add(run.delegates)
+
+    def diverges(self, name: str) -> bool:
+        return diverges_from_graph(self.evidence, self.observed[name])
+
+    def nearest_observed(self, name: str) -> list[str]:
+        """The nearest observed values upstream from which the graph can be resumed."""
+        return [n for n in self._upstream(name, self._can_resume) if self._can_resume(n)]
+
+    def unobserved_between(self, name: str) -> list[str]:
+        """The values between those and `name` that can still be observed, in graph order."""
+        upstream = self._upstream(name, self._can_resume)
+        found = [n for n in upstream if n in self.observable and n not in self.observed]
+        return sorted(found, key=self.order.__getitem__)
+
+    def _can_resume(self, name: str) -> bool:
+        return name in self.observed and name in self.observable
+
+    def _upstream(self, name: str, stop: Callable[[str], bool]) -> set[str]:
+        found, waiting = set[str](), [*self.nodes[name].all_input_nodes]
+        while waiting:
+            node = waiting.pop()
+            if node.name not in found:
+                found.add(node.name)
+                waiting += [] if stop(node.name) else node.all_input_nodes
+        return found
+
+
+def evenly_spaced(names: Sequence[str], most: int = VALUES_PER_LOWERING) -> list[str]:
+    """At most `most` names, evenly spaced over the graph; the last one is always among them."""
+    if len(names) <= most:
+        return list(names)
+    return [names[math.ceil((i + 1) * len(names) / most) - 1] for i in range(most)]
+
+
+def diverges_from_graph(evidence: Evidence, value: ObservedValue) -> bool:
+    """By the thresholds of verification; or dead or non-finite where the graph is not."""
+    to_float, to_graph = measure(value.reference, value.artefact), measure(value.quantized, value.artefact)
+    graph_db = measure(value.reference, value.quantized).sqnr_db
+    return to_graph.defect is not None or graph_mismatch(evidence.recipe, to_float, to_graph, graph_db) is not None
