@@ -7,6 +7,7 @@ differs.
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -123,6 +124,23 @@ class Kernels(Protocol):
 
 
 # ---- lowering ----
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A log message: why the partitioner leaves an op on the host."""
+
+    node: Node
+    reason: str
+
+
+# Ingot listens to loggers of this form while it lowers; other backends' partitioners log there too.
+_partitioner_log = logging.getLogger("executorch.ingot.partitioner")
+
+
+def report_host_op(node: Node, reason: str) -> None:
+    """A partitioner calls this for each op that it refuses: `casting.host_ops` then has the reason."""
+    _partitioner_log.debug(Refusal(node, reason))
 
 
 class RewriteRule(Protocol):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from ingot.patches.arm import repaired
 from ingot.rewrite import depth_pool
@@ -22,7 +20,7 @@ from ingot.targets.arm.fusions import mark, separate
 from ingot.targets.arm.gather_rewrite import Selections
 from ingot.targets.arm.mask_rewrite import Masks
 from ingot.targets.arm.requirements import check_converter
-from ingot.targets.base import Files, Lowering, RewriteRule, digest
+from ingot.targets.base import Files, Lowering, RewriteRule, digest, report_host_op
 
 KEPT = (".tosa", ".csv")  # what the compiler was given, and what it estimates
 
@@ -70,24 +68,11 @@ def _marking(device: Device) -> Any:
             mark(exported_program.graph)
             result = super().partition(exported_program)
             result.partition_tags = {tag: _dumping(spec) for tag, spec in result.partition_tags.items()}
-            _tell(self.refused)
+            for node, reason in self.refused.items():
+                report_host_op(node, reason)
             return result
 
     return Marking
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """A log message from which the lowering reads why an op stays on the host."""
-
-    node: Node
-    reason: str
-
-
-def _tell(refused: dict[Node, str]) -> None:
-    logger = logging.getLogger("executorch.backends.arm.tosa.partitioner")
-    for node, reason in refused.items():
-        logger.debug(Refusal(node, reason))
 
 
 def _dumping(spec: Any) -> Any:
