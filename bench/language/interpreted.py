@@ -14,8 +14,8 @@ import torch
 from bench.language.weights import PROMPT
 from ingot.llm import generation as text
 from ingot.runtime.segments import pieces_of, read
-from ingot.targets.vulkan.graph import decoded
-from ingot.targets.vulkan.interpreter import interpreted, refuse_unknown
+from ingot.targets.vulkan.graph import decode_delegate
+from ingot.targets.vulkan.interpreter import check_registered, interpret
 from ingot.targets.vulkan.target import BACKEND
 
 TOKENS = 48
@@ -29,15 +29,15 @@ class Method:
         plan, pieces = file.program.execution_plan[0], list(pieces_of(file.program, {BACKEND}))
         assert len(pieces) == 1, "something is left to the host"
         args = pieces[0].instructions[0].instr_args.args
-        self.graph = decoded(pieces[0].payload or b"", file.named_data)
-        refuse_unknown(self.graph)
+        self.graph = decode_delegate(pieces[0].payload or b"", file.named_data)
+        check_registered(self.graph)
         many = len(self.graph.inputs)
         self.takes = [plan.inputs.index(i) for i in args[:many]]
         self.gives = [args[many:].index(i) for i in plan.outputs]
 
     def __call__(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
         with torch.no_grad():
-            made = interpreted(self.graph, [given[i] for i in self.takes])
+            made = interpret(self.graph, [given[i] for i in self.takes])
         return [torch.from_numpy(made[i]) for i in self.gives]
 
 

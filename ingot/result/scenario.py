@@ -84,12 +84,12 @@ def _write_expected(folder: Path, outputs: Sequence[Sequence[torch.Tensor]], cas
 
 def run(folder: str | Path, seconds: float = 300.0, keep: str | Path | None = None) -> list[Outcome]:
     """Execute the scenario on this machine and compare; `keep` gets the outputs."""
-    from ingot.targets.arm.scenario_runner import run_scenario
+    from ingot.targets.arm.scenario_runner import execute_scenario
 
     place = Path(folder)
     if not (place / "scenario.json").is_file():
         raise InputError(f"{place} holds no scenario.json", hint="casting.scenario(folder) writes one")
-    made = run_scenario(place / "scenario.json", seconds)
+    made = execute_scenario(place / "scenario.json", seconds)
     if keep is not None:
         _keep(Path(keep), made)
     return [_outcome(place, name, i, made) for i, name in enumerate(_names(place / "io.json"))]

@@ -61,8 +61,8 @@ class Numerics:
     weight: Format
     # The delegate runs float ops as well as integer ops. False: an op that is planned in float runs on the host.
     runs_float: bool
-    # "int32": a bias is int32 at input scale * weight scale, and the graph quantizes it. "float": the graph keeps a float
-    # bias, and the backend quantizes it.
+    # "int32": the graph has int32 biases, at input scale * weight scale. "float": it has float biases, and the backend
+    # quantizes them.
     bias: Literal["float", "int32"] = "int32"
     int4_weights: Mapping[str, Format] = field(default_factory=dict)  # narrower weight formats, by the recipe's name
     # Two int4 weights share a byte in the file. False: they save nothing, so only a recipe chooses them.
@@ -175,8 +175,8 @@ class Lowering(Protocol):
     static_shapes: bool = False  # it compiles for the example's shapes, so dynamic_shapes is refused
     resizes_at_runtime: bool = False  # a delegate takes inputs of any size up to the declared bounds
     alignment: int = 128  # bytes, of each data segment in the .pte
-    # By op name ("erf"): what to write instead of an op that ends on the host. By scheme ("weights:4w"): why weight_only
-    # does not offer it.
+    # By op name ("erf"): what to write instead of an op that runs on the host. By scheme ("weights:4w"): why
+    # weight_only does not offer it.
     hints: Mapping[str, str] = {}
     extra_backends: tuple[Backend, ...] = ()  # set by ComposedTarget
 

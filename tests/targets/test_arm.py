@@ -237,20 +237,20 @@ def plan_output(plan: ingot.Plan) -> str:
 
 
 def test_what_a_backend_said_is_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    from ingot.targets.arm import answer_cache as memory
+    from ingot.targets.arm import answer_cache
     from ingot.targets.base import Ability
 
     monkeypatch.setenv("INGOT_CACHE", str(tmp_path))
     known = {
         "an op": Ability(frozenset({"int8"}), "said so"),
-        "another": Ability(frozenset(), memory.FAILED + ": once"),
+        "another": Ability(frozenset(), answer_cache.FAILED + ": once"),
     }
-    memory.keep("vgf", known)
-    assert memory._read("vgf") == {"an op": known["an op"]}
+    answer_cache.save_answers("vgf", known)
+    assert answer_cache._read("vgf") == {"an op": known["an op"]}
     next(tmp_path.iterdir()).write_text("no JSON")
-    assert memory._read("vgf") == {}
+    assert answer_cache._read("vgf") == {}
     monkeypatch.setenv("INGOT_CACHE", "")
-    assert memory._file("vgf") is None
+    assert answer_cache._file("vgf") is None
 
 
 def test_naming_the_targets_imports_no_backend() -> None:

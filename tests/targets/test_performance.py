@@ -230,7 +230,7 @@ ROW = "Original Operator,NNG Operator,Staging Usage,Op Cycles,NPU,SRAM AC,MAC Co
 
 
 def test_a_comma_in_a_name() -> None:
-    (row,) = performance.rows(ROW.encode())
+    (row,) = performance.csv_rows(ROW.encode())
     layer = performance._layer(row, 128, ["sram"])
     assert (layer.name, layer.access_cycles, layer.limit) == ("a, b", {"sram": 2}, "npu")
 
@@ -239,11 +239,11 @@ def test_a_comma_in_a_name() -> None:
     ("old", "new", "said"),
     [
         ("Op Cycles", "Cycles", "no column 'Op Cycles'"),
-        ("8,4,4", "8,nan,4", "'nan' in the column 'Op Cycles' is no number"),
+        ("8,4,4", "8,nan,4", "'nan' in the column 'Op Cycles' is not a number"),
         ("Add,Add,8,4,4,2,0,a, b\n", "", "a table is empty"),
         ("4,2,0,a, b", "4", "no column"),
     ],
 )
 def test_tables_of_another_form(old: str, new: str, said: str) -> None:
     with pytest.raises(LowerError, match=said):
-        [performance._layer(row, 128, ["sram"]) for row in performance.rows(ROW.replace(old, new).encode())]
+        [performance._layer(row, 128, ["sram"]) for row in performance.csv_rows(ROW.replace(old, new).encode())]

@@ -16,8 +16,8 @@ from ingot.llm import checkpoint
 from ingot.llm import pipeline as road
 from ingot.rewrite.apply import rewrite_for
 from ingot.runtime.segments import pieces_of, read
-from ingot.targets.vulkan.graph import Call, Graph, decoded, dtype_of
-from ingot.targets.vulkan.interpreter import refuse_unknown
+from ingot.targets.vulkan.graph import OpCall, VulkanGraph, decode_delegate, torch_dtype
+from ingot.targets.vulkan.interpreter import check_registered
 from ingot.targets.vulkan.target import BACKEND, EXECUTED_ON, VULKAN
 from ingot.verify.check import run_artefact, run_graph, run_quantized
 from ingot.verify.metrics import measure
@@ -44,9 +44,9 @@ def cast(model: nn.Module, weights: Any = "4w", **how: Any) -> ingot.Casting:
     return ingot.cast(model.eval(), TOKENS[0], target="vulkan", weights=weights, calibration=TOKENS, **how)
 
 
-def graphs(pte: bytes, method: str = "forward") -> list[Graph]:
+def graphs(pte: bytes, method: str = "forward") -> list[VulkanGraph]:
     file = read(pte, method)
-    return [decoded(p.payload, file.named_data) for p in pieces_of(file.program, {BACKEND}) if p.payload]
+    return [decode_delegate(p.payload, file.named_data) for p in pieces_of(file.program, {BACKEND}) if p.payload]
 
 
 @pytest.mark.parametrize("scheme", ["4w", "8da4w"])
@@ -62,7 +62,7 @@ def test_a_decoder_is_one_delegate(scheme: str) -> None:
     assert min(o.faithful_db for o in casting.check.outputs) > 100
     assert any("method prefill: 1 delegate, 0 ops on the host" in n for n in casting.notes)
     held = {
-        dtype_of(v)
+        torch_dtype(v)
         for m in ("forward", "prefill")
         for g in graphs(casting.pte, m)
         for v in g.values
@@ -252,7 +252,7 @@ def test_state_is_the_programs() -> None:
     plan = file.program.execution_plan[0]
     called = [i.instr_args for i in plan.chains[0].instructions]
     for piece in (p for p in pieces_of(file.program, {BACKEND}) if p.payload):
-        graph = decoded(piece.payload, file.named_data)
+        graph = decode_delegate(piece.payload, file.named_data)
         assert len(piece.instructions[0].instr_args.args) == len(graph.inputs) + len(graph.outputs)
     assert [plan.operators[c.op_index].name for c in called if hasattr(c, "op_index")] == ["aten::copy_"] * 2
 
@@ -368,14 +368,14 @@ def test_integer_activations_are_not_offered() -> None:
 
 
 def test_what_the_runtime_does_not_register_is_refused() -> None:
-    graph = Graph((Call("quantized_decomposed.quantize_per_token.default", (), 0),), (), {}, (), ())
+    graph = VulkanGraph((OpCall("quantized_decomposed.quantize_per_token.default", (), 0),), (), {}, (), ())
     with pytest.raises(ingot.ArtefactError, match=r"no shader computes.*quantize_per_token"):
-        refuse_unknown(graph)
+        check_registered(graph)
 
 
 def test_a_damaged_delegate() -> None:
     with pytest.raises(ingot.ArtefactError, match="cannot be read"):
-        decoded(b"VK00" + bytes(64), None)
+        decode_delegate(b"VK00" + bytes(64), None)
     payload = next(p.payload for p in pieces_of(read(cast(Net()).pte).program, {BACKEND}) if p.payload)
-    with pytest.raises(ingot.ArtefactError, match="lacks a constant"):
-        decoded(payload, None)
+    with pytest.raises(ingot.ArtefactError, match="constant of the Vulkan delegate is missing"):
+        decode_delegate(payload, None)

@@ -224,8 +224,8 @@ def test_the_plan_tells() -> None:
 @pytest.mark.parametrize(
     ("weights", "target", "said"),
     [
-        ("4w", "xnnpack", "takes the codes for float numbers.*8da4w"),
-        ("8w", "xnnpack", "takes the codes for float numbers.*8da8w"),
+        ("4w", "xnnpack", "reads the integers as float.*8da4w"),
+        ("8w", "xnnpack", "reads the integers as float.*8da8w"),
         ("8da4w", "vgf", "does not take 8da4w weights"),
         ("8da3w", "xnnpack", "unknown weight scheme '8da3w'"),
         ({"scheme": "8da4w", "group": 20}, "xnnpack", "group of 20"),

@@ -1,4 +1,4 @@
-"""A whole program as one scenario: the .vgf of each delegate and the shaders between them, in one folder."""
+"""Exports a program as one scenario for Arm's scenario-runner: the .vgf files, shaders and inputs in one folder."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ import numpy as np
 
 from ingot.backends.base import Shader
 from ingot.errors import ArtefactError
-from ingot.runtime.segments import Piece, as_lying, constant, pieces_of, read, sides
-from ingot.runtime.segments import dtype_of as type_of
-from ingot.targets.arm.scenario_runner import commands_of, fitting, template_of, tensors_of
+from ingot.runtime.segments import Piece, as_lying, constant, dtype_of, pieces_of, read, sides
+from ingot.targets.arm.scenario_runner import checked_array, scenario_commands, scenario_template, scenario_tensors
 
 FORMATS = {"float32": "R32_SFLOAT", "float16": "R16_SFLOAT", "bool": "R8_BOOL_ARM"}
-Shaders = Mapping[str, Callable[[bytes], Shader]]  # by backend: what runs a delegate of it
+Shaders = Mapping[str, Callable[[bytes], Shader]]  # by backend id: payload -> compute shader
 Arrays = Sequence[Sequence[np.ndarray]]
 
 
 @dataclass
 class Scenario:
-    """What is written: the JSON's two lists, and files by name."""
+    """The two lists of scenario.json, and the files."""
 
     program: Any
     commands: list[dict[str, Any]] = field(default_factory=list)
@@ -36,8 +35,8 @@ class Scenario:
         return self.program.execution_plan[0]
 
 
-def write(folder: Path, pte: bytes, batches: Arrays, shaders: Shaders | None = None) -> Path:
-    """scenario.json, the .vgf files and shaders, input_<batch>_<i>.npy; running it leaves output_<batch>_<i>.npy."""
+def export_scenario(folder: Path, pte: bytes, batches: Arrays, shaders: Shaders | None = None) -> Path:
+    """Write scenario.json, .vgf files, shaders and input_<batch>_<i>.npy. A run writes output_<batch>_<i>.npy."""
     made, shaders = Scenario(read(pte).program), shaders or {}
     pieces = list(pieces_of(made.program, {"VgfBackend", *shaders}))
     _refuse_host(pieces, made.plan)
@@ -63,9 +62,9 @@ def _refuse_host(pieces: Sequence[Piece], plan: Any) -> None:
         if hasattr(i.instr_args, "op_index")
     ]
     if host or any(p.payload is None for p in pieces):
-        why = f"the host computes between its delegates: {', '.join(dict.fromkeys(host)) or 'something'}"
-        hint = "casting.host_ops says why of each; inputs and outputs without a spec may need one"
-        raise ArtefactError("this program is no scenario", why=why, hint=hint)
+        why = f"it has host ops: {', '.join(dict.fromkeys(host)) or 'moves'}"
+        hint = "see casting.host_ops for the reasons; `inputs` and `outputs` in a recipe remove conversions"
+        raise ArtefactError("the program cannot be a scenario", why=why, hint=hint)
 
 
 # ---- tensors: one for each value of the program and batch ----
@@ -76,7 +75,7 @@ def _uid(value: int, b: int) -> str:
 
 
 def _tensor(made: Scenario, value: int, b: int) -> str:
-    """The uid of a value, declared when it is first met."""
+    """The uid of a value; its tensor is declared at the first use."""
     info = made.plan.values[value].val
     fixed = info.data_buffer_idx != 0
     uid = f"constant_{value}" if fixed else _uid(value, b)
@@ -91,7 +90,7 @@ def _tensor(made: Scenario, value: int, b: int) -> str:
 
 
 def _format(info: Any) -> str:
-    name = str(type_of(info)).removeprefix("torch.")
+    name = str(dtype_of(info)).removeprefix("torch.")
     kind = "SINT" if name.startswith("int") else "UINT"
     bits = "".join(c for c in name if c.isdecimal())
     return f"VK_FORMAT_{FORMATS.get(name, f'R{bits}_{kind}')}"
@@ -101,7 +100,7 @@ def _add_inputs(made: Scenario, b: int, arrays: Sequence[np.ndarray]) -> None:
     for i, (value, array) in enumerate(zip(made.plan.inputs, arrays, strict=True)):
         row = made.rows[_tensor(made, value, b)]
         row["src"] = f"input_{b}_{i}.npy"
-        made.files[row["src"]] = fitting(array, row, f"input {i} of the scenario")
+        made.files[row["src"]] = checked_array(array, row, f"input {i} of the scenario")
 
 
 def _add_outputs(made: Scenario, b: int) -> None:
@@ -109,13 +108,11 @@ def _add_outputs(made: Scenario, b: int) -> None:
         row = made.rows.get(_uid(value, b), {})
         if not row or "src" in row or "dst" in row:
             why = "it is an input or a constant, or is returned twice"
-            raise ArtefactError(
-                f"output {i} is no result of a delegate", why=why, hint="leave it out of what you return"
-            )
+            raise ArtefactError(f"output {i} is not the result of a delegate", why=why, hint="do not return it")
         row["dst"] = f"output_{b}_{i}.npy"
 
 
-# ---- stages: what a delegate is in the scenario ----
+# ---- stages: one for each delegate ----
 
 Stage = Callable[[int, list[str], list[str]], Iterator[dict[str, Any]]]  # batch, uids read, uids written -> commands
 
@@ -130,8 +127,8 @@ def _stage(folder: Path, made: Scenario, i: int, piece: Piece, shaders: Shaders)
 def _graph_stage(folder: Path, made: Scenario, i: int, vgf: bytes) -> Stage:
     file = folder / f"graph_{i}.vgf"
     file.write_bytes(vgf)
-    template = template_of(file)
-    names = {row["uid"]: row for row in tensors_of(template)}
+    template = scenario_template(file)
+    names = {row["uid"]: row for row in scenario_tensors(template)}
     made.resources += [
         {"graph": r["graph"] | {"uid": f"graph_{i}", "src": file.name}} for r in template["resources"] if "graph" in r
     ]
@@ -139,7 +136,7 @@ def _graph_stage(folder: Path, made: Scenario, i: int, vgf: bytes) -> Stage:
     def commands(b: int, reads: list[str], writes: list[str]) -> Iterator[dict[str, Any]]:
         uids = {uid: _bound(row, reads, writes, made) for uid, row in names.items()}
         for kind, row in (
-            (kind, row) for command in commands_of(template, uids.__getitem__) for kind, row in command.items()
+            (kind, row) for command in scenario_commands(template, uids.__getitem__) for kind, row in command.items()
         ):
             yield {kind: row | ({"graph_ref": f"graph_{i}"} if "graph_ref" in row else {})}
 
@@ -147,14 +144,12 @@ def _graph_stage(folder: Path, made: Scenario, i: int, vgf: bytes) -> Stage:
 
 
 def _bound(row: dict[str, Any], reads: list[str], writes: list[str], made: Scenario) -> str:
-    """Which tensor of the program stands at a place of the .vgf."""
+    """The program's tensor for an input or output of the .vgf."""
     place = int((row.get("src") or row["dst"]).rpartition("_")[2])
     uid = (reads if "src" in row else writes)[place]
     here, there = (f"{r['format']} of {r['dims']}" for r in (made.rows[uid], row))
     if here != there:
-        raise ArtefactError(
-            f"{uid} is not what the .vgf takes there", why=f"{there} in the .vgf, {here} in the program"
-        )
+        raise ArtefactError(f"{uid} does not fit the .vgf", why=f"{there} in the .vgf, {here} in the program")
     return uid
 
 
@@ -174,9 +169,9 @@ def _shader_stage(made: Scenario, i: int, shader: Shader) -> Stage:
 
 
 def _texture(made: Scenario, uid: str, format_: str) -> str:
-    """A tensor as an image: in the same memory, so that nothing is copied between a graph and a shader.
+    """A tensor as an image in the same memory, so that nothing is copied between a graph and a shader.
 
-    What comes from a file is read twice instead: the runner fills shared memory without regard to how rows are aligned.
+    An input is read from its file twice instead: the runner fills shared memory without row alignment.
     """
     image, row = f"{uid}_texture", made.rows[uid]
     if image not in made.rows:
