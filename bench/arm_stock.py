@@ -45,11 +45,8 @@ def cast(entry: Entry, target: str) -> Made:
         config = EdgeCompileConfig(_check_ir_validity=False)
         edge = to_edge_transform_and_lower(program, partitioner=[partitioner(spec)], compile_config=config)
     graph = edge.exported_program().graph_module
-    found, digests, files = (
-        facts(graph),
-        _digests(graph),
-        take_delegate_files(graph),
-    )  # now: emitting rewrites the graph
+    # Before emitting, which rewrites the graph.
+    found, digests, files = facts(graph), _digests(graph), take_delegate_files(graph)
     with clock("emit"):
         pte = bytes(edge.to_executorch(config=ExecutorchBackendConfig(extract_delegate_segments=False)).buffer)
     tosa = {digest: kept["graph.tosa"] for digest, kept in files.items()}

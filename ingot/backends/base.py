@@ -20,9 +20,7 @@ class Shader:
     spirv: bytes
     constants: tuple[tuple[int, int | float], ...]  # specialization constants by id
     groups: tuple[int, int, int]  # work groups along x, y, z
-    bindings: tuple[
-        int, ...
-    ]  # ids in set 0, of the delegate's inputs, then of its outputs
+    bindings: tuple[int, ...]  # ids in set 0, of the delegate's inputs, then of its outputs
     textures: Mapping[int, str] = field(default_factory=dict)  # binding of an image -> its Vulkan format
 
 

@@ -1,4 +1,4 @@
-"""Our sampler against torch's grid_sample: numpy on the host, the shader on Arm's scenario-runner, jobs as bytes."""
+"""The sampler against torch's grid_sample: numpy on the host, the shader on Arm's scenario-runner, payloads."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ EXACT = 1e-5
 
 @dataclass(frozen=True)
 class Case:
-    """A job, what it is given, and what torch makes of it: as they lie in memory."""
+    """A job, its inputs and torch's output, in the shape of their memory layout."""
 
     job: SampleJob
     arrays: list[np.ndarray]
@@ -79,7 +79,7 @@ def side(dtype: str, shape: tuple[int, ...], layout: str, scale: float | None, z
 def coordinates(
     rng: np.random.Generator, way: tuple[str, str, bool], size: int, shape: tuple[int, ...], reach: float = 1.4
 ) -> np.ndarray:
-    """Far beyond the image; for nearest well away from the middle between two pixels, where rounding decides."""
+    """Far beyond the image; for "nearest" away from the midpoints between pixels, where rounding decides."""
     mode, _, align = way
     span, shift = (max(size - 1, 1), 0.0) if align else (size, 0.5)
     low, high = ((at + 1) * span / 2 - shift for at in (-reach, reach))
@@ -131,14 +131,14 @@ def on_host(wanted: Case) -> np.ndarray:
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way)))
-def test_the_host_gives_torchs_numbers(way: tuple[str, str, bool]) -> None:
+def test_the_host_agrees_with_torch(way: tuple[str, str, bool]) -> None:
     for i, (layouts, shape, kind) in enumerate(product(product(LAYOUTS, LAYOUTS), SHAPES, KINDS)):
         wanted = case(way, layouts, shape, kind, seed=i)
         assert_right(on_host(wanted), wanted)
 
 
 @pytest.mark.smoke
-def test_integers_of_sixteen_bits_everywhere() -> None:
+def test_int16_image_grid_and_output() -> None:
     for way in WAYS:
         wanted = case(way, ("contiguous", "channels_last"), SHAPES[1], ("int16", "int16", "int16"))
         assert_right(on_host(wanted), wanted)
@@ -164,7 +164,7 @@ ODD = [np.nan, np.inf, -np.inf, 1e30, -1e30, 0.3, -1.0, 1.0]
 
 
 def odd(way: tuple[str, str, bool], out: str = "float32") -> Case:
-    """Each of these against each, as x and y of a grid."""
+    """All pairs of these as x and y of a grid."""
     image = np.random.default_rng(0).uniform(-1, 1, (1, 2, 4, 5))
     grid = np.stack(np.meshgrid(ODD, ODD), -1)[None]
     output = side(out, (1, 2, *grid.shape[1:3]), "contiguous", 1 / 90, -5)
@@ -175,8 +175,8 @@ def odd(way: tuple[str, str, bool], out: str = "float32") -> Case:
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: "-".join(map(str, way)))
-def test_coordinates_that_are_no_numbers(way: tuple[str, str, bool]) -> None:
-    """As torch's CPU kernel treats them; stored as an integer, what is no number is zero."""
+def test_nan_and_infinite_coordinates(way: tuple[str, str, bool]) -> None:
+    """As torch's CPU kernel treats NaN and infinity; quantized, NaN is the zero point."""
     wanted = odd(way)
     got = on_host(wanted)
     np.testing.assert_allclose(got, wanted.expected, rtol=0, atol=EXACT)
@@ -184,7 +184,7 @@ def test_coordinates_that_are_no_numbers(way: tuple[str, str, bool]) -> None:
 
 
 def tied(align: bool) -> Case:
-    """Nearest, exactly between pixels: sizes whose halves float32 holds, so that nothing but the rule decides."""
+    """Nearest, exactly between pixels. The coordinates are exact in float32, so only the tie rule decides."""
     places = np.arange(-10, 11) / 8
     grid = np.stack(np.meshgrid(places, places), -1)[None]
     image = np.random.default_rng(0).uniform(-1, 1, (1, 2, 9, 5) if align else (1, 2, 8, 4))
@@ -200,12 +200,12 @@ def tied(align: bool) -> Case:
 
 @pytest.mark.smoke
 @pytest.mark.parametrize("align", [False, True])
-def test_between_two_pixels_the_even_one_is_nearest(align: bool) -> None:
+def test_nearest_rounds_half_to_even(align: bool) -> None:
     assert (on_host(tied(align)) == tied(align).expected).all()
 
 
 @pytest.mark.smoke
-def test_batches_of_a_delegate_each_get_their_own() -> None:
+def test_batches_are_independent() -> None:
     first, second = (case(WAYS[0], LAYOUTS, SHAPES[1], KINDS[-1], seed) for seed in (1, 2))
     got = host.sample_on_host(first.job.to_bytes(), [first.arrays, second.arrays], 1)
     assert_right(got[0][0], first)
@@ -222,8 +222,8 @@ def need() -> None:
         pytest.skip(f"running a shader needs: {'; '.join(dict.fromkeys(missing))}")
 
 
-def test_the_shader_gives_torchs_numbers() -> None:
-    """Every way in every layout; shapes and types take turns, and each shader has several. All in one start."""
+def test_the_shader_agrees_with_torch() -> None:
+    """All modes in all layouts, with alternating shapes and types; each shader several times. One start of the runner."""
     need()
     turns, ways = random.Random(0), list(product(WAYS, LAYOUTS, LAYOUTS))
     kinds = KINDS * (len(ways) * 2 // len(KINDS))
@@ -234,22 +234,22 @@ def test_the_shader_gives_torchs_numbers() -> None:
         assert_right(got, wanted)
 
 
-def test_the_shader_on_coordinates_that_are_no_numbers() -> None:
-    """The host's answers: Vulkan promises nothing about NaN, so here it is only watched on this driver."""
+def test_the_shader_on_nan_and_infinite_coordinates() -> None:
+    """Same as on the host. Vulkan guarantees nothing about NaN: this holds for the tested driver."""
     need()
     cases = [odd(way, out) for way in WAYS for out in ("float32", "int8")]
     for got, wanted in zip(run_tasks([SampleTask(c.job, c.arrays) for c in cases], SECONDS), cases, strict=True):
         np.testing.assert_allclose(got, on_host(wanted), rtol=0, atol=1 if got.dtype == np.int8 else EXACT)
 
 
-def test_the_shader_between_two_pixels() -> None:
+def test_the_shader_rounds_half_to_even() -> None:
     need()
     cases = [tied(align) for align in (False, True)]
     for got, wanted in zip(run_tasks([SampleTask(c.job, c.arrays) for c in cases], SECONDS), cases, strict=True):
         assert (got == wanted.expected).all()
 
 
-def test_the_shader_as_a_delegate() -> None:
+def test_the_shader_as_an_executor() -> None:
     need()
     first, second = (case(WAYS[0], LAYOUTS, SHAPES[1], KINDS[-1], seed) for seed in (1, 2))
     got = shader.sample_on_vulkan(first.job.to_bytes(), [first.arrays, second.arrays], 1, SECONDS)
@@ -263,7 +263,7 @@ def test_the_shader_as_a_delegate() -> None:
 
 @cache
 def pictured(way: tuple[str, str, bool], kind: tuple[str, ...], width: int = 10) -> Case:
-    """A case whose image may be a texture."""
+    """A case whose image can be a texture."""
     plain = case(way, ("channels_last", "channels_last"), (1, 4, 6, width, 9, 5), ("int8", *kind))
     job = replace(plain.job, image=replace(plain.job.image, scale=1 / 127, zero_point=0))
     return made(
@@ -282,8 +282,8 @@ def test_textures_give_the_same_numbers() -> None:
         assert_right(got, wanted)
 
 
-def test_a_texture_over_the_memory_of_a_tensor(tmp_path: Path) -> None:
-    """One dispatch writes a tensor, the next reads the same bytes as a texture, also where rows do not fill a pitch."""
+def test_a_texture_in_the_memory_of_a_tensor(tmp_path: Path) -> None:
+    """One dispatch writes a tensor, the next reads the same memory as a texture, with and without row padding."""
     need()
     for width in (10, 16):
         wanted = pictured(WAYS[0], ("int16", "int8"), width)
@@ -294,7 +294,7 @@ def test_a_texture_over_the_memory_of_a_tensor(tmp_path: Path) -> None:
 
 
 def chained(folder: Path, wanted: Case) -> Path:
-    """The first task copies the picture into the shared tensor; the second samples its texture."""
+    """The first task copies the image into the shared tensor; the second samples its texture."""
     picture, (_, _, h, w) = wanted.job.image, wanted.job.image.shape
     across, down = np.linspace(-1, 1, w, dtype=np.float32), np.linspace(-1, 1, h, dtype=np.float32)
     grid = np.stack(np.meshgrid(across, down), -1)[None]
@@ -359,7 +359,7 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.smoke
-def test_a_job_comes_back_from_its_bytes() -> None:
+def test_a_job_round_trips_through_bytes() -> None:
     for kind in KINDS:
         job = case(WAYS[-1], LAYOUTS, SHAPES[1], kind).job
         payload = job.to_bytes()
@@ -370,7 +370,7 @@ def test_a_job_comes_back_from_its_bytes() -> None:
 
 @pytest.mark.smoke
 @given(st.integers(0, 400), st.integers(0, 255), st.booleans())
-def test_damaged_bytes_are_refused_or_a_job(at: int, byte: int, cut: bool) -> None:
+def test_damaged_bytes_are_refused_or_decode(at: int, byte: int, cut: bool) -> None:
     payload = bytearray(case(WAYS[0], LAYOUTS, SHAPES[0], KINDS[-1]).job.to_bytes())
     payload = payload[:at] if cut else payload[:at] + bytes([byte]) + payload[at + 1 :]
     with suppress(ArtefactError):
@@ -387,7 +387,7 @@ def refused(payload: bytes, batches: list[list[np.ndarray]], outputs: int = 1) -
 
 
 @pytest.mark.smoke
-def test_what_does_not_fit_is_refused() -> None:
+def test_inputs_that_do_not_fit_are_refused() -> None:
     good = case(WAYS[0], ("channels_last", "contiguous"), SHAPES[2], ("int8", "float32", "int8"))
     payload, (image, grid) = good.job.to_bytes(), good.arrays
     assert "truncated or damaged" in refused(payload[:-9], [])
@@ -421,7 +421,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ({"output": {"shape": (1, 4, 5, 5)}}, "it would give [1, 4, 5, 11]"),
     ],
 )
-def test_a_job_that_makes_no_sense(change: dict[str, object], why: str) -> None:
+def test_an_inconsistent_job_is_refused(change: dict[str, object], why: str) -> None:
     job = case(WAYS[0], LAYOUTS, SHAPES[2], ("int8", "int16", "int8")).job
     fields = {k: replace(getattr(job, k), **v) if isinstance(v, dict) else v for k, v in change.items()}
     with pytest.raises(ArtefactError) as e:

@@ -1,4 +1,4 @@
-"""Vela's estimates as data: the same as those of the lowering, consistent, one graph at a time, refusals in sentences."""
+"""Vela's estimates as data: those of the lowering, consistent, and errors where they cannot be read."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Compare(nn.Module):
 
 @dataclass(frozen=True)
 class Lowered:
-    """What the stock lowering handed to Vela, and Vela's summary of it."""
+    """The TOSA graph that the stock lowering gave to Vela, and Vela's summary."""
 
     tosa: bytes
     summary: dict[str, str]
@@ -146,7 +146,7 @@ def test_layers_are_named_after_tensors_of_the_graph(lowered: Callable[..., Lowe
 
 @pytest.mark.parametrize(("target", "home"), [(U55, "off_chip_flash"), (U65, "dram"), (U85, "sram")])
 def test_bytes_fit_the_weights(lowered: Callable[..., Lowered], target: str, home: str) -> None:
-    """Random weights hardly compress; in SRAM lie the features too, and on an Ethos-U85 everything."""
+    """Random weights hardly compress; SRAM also has the feature maps, and on an Ethos-U85 everything."""
     p = measure(lowered(Net, target).tosa, target)
     used = {m.name: m.used_bytes for m in p.memories}
     assert WEIGHTS <= p.weight_bytes <= 1.1 * WEIGHTS

@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 import ingot
-from ingot.backends import registry as backends
+from ingot.backends import registry
+from ingot.backends.base import Backend, owning
 from ingot.cli import main
 from ingot.plan.model import QuantizationPoint
 from ingot.verify.localize.search import spread
@@ -83,12 +84,12 @@ def doubled(payload: bytes, batches: list[list[np.ndarray]], outputs: int) -> li
 def wrong_backend() -> Iterator[str]:
     register()
     yield "doubling"
-    backends._added.clear()
+    registry._registered.clear()
 
 
 def register() -> None:
-    ability = backends.owning("ingot_test_backends::sharpen", precisions=("float", "int8"))
-    backends.add(backends.Backend("doubling", "TestBackend", ability, lambda: takes()("sharpen"), doubled))
+    ability = owning("ingot_test_backends::sharpen", precisions=("float", "int8"))
+    registry.register_backend(Backend("doubling", "TestBackend", ability, lambda: takes()("sharpen"), doubled))
 
 
 def sharpened(x: torch.Tensor) -> torch.Tensor:

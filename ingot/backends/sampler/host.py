@@ -7,9 +7,8 @@ import numpy as np
 from ingot.backends.sampler.job import SampleJob, TensorSpec, checked_job
 
 CUBIC = np.float32(-0.75)  # parameter of torch's bicubic kernel
-Taps = list[
-    tuple[np.ndarray, np.ndarray]
-]  # along one axis: pixel positions (may be outside the image) and their weights
+# Along one axis: pixel positions, which may be outside the image, and their weights.
+Taps = list[tuple[np.ndarray, np.ndarray]]
 
 
 def sample_on_host(payload: bytes, batches: list[list[np.ndarray]], outputs: int) -> list[list[np.ndarray]]:

@@ -36,12 +36,8 @@ class ArmLowering(Lowering):
         return _partitioners(self.device)
 
     def rules(self) -> Sequence[RewriteRule]:
-        return (
-            depth_pool.RULE,
-            GatherAsLinear(self.device),
-            ArmDecompositions(self.device),
-            WhereAsMulAdd(self.device),
-        )
+        d = self.device
+        return (depth_pool.RULE, GatherAsLinear(d), ArmDecompositions(d), WhereAsMulAdd(d))
 
     def context(self) -> AbstractContextManager[Any]:
         return repaired()

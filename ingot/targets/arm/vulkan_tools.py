@@ -100,13 +100,12 @@ def _find_loader() -> str | None:
 
 def _find_driver() -> str | None:
     """Driver manifests, searched where the Vulkan loader searches."""
-    if given := next(filter(None, map(os.environ.get, DRIVER_VARIABLES)), None):
-        files = [Path(p) for p in given.split(os.pathsep)]
+    if chosen := next(filter(None, map(os.environ.get, DRIVER_VARIABLES)), None):
+        files = [Path(p) for p in chosen.split(os.pathsep)]
     else:
-        places = [p for v, usual in SEARCH_VARIABLES.items() for p in (os.environ.get(v) or usual).split(os.pathsep)]
-        files = [
-            f for p in (*SYSTEM_FOLDERS, *places) for f in sorted(Path(p).expanduser().glob("vulkan/icd.d/*.json"))
-        ]
+        given = [p for v, usual in SEARCH_VARIABLES.items() for p in (os.environ.get(v) or usual).split(os.pathsep)]
+        folders = [Path(p).expanduser() for p in (*SYSTEM_FOLDERS, *given)]
+        files = [f for folder in folders for f in sorted(folder.glob("vulkan/icd.d/*.json"))]
     return ", ".join(f.name for f in files if f.exists()) or None
 
 

@@ -16,18 +16,9 @@ from ingot.targets.base import Requirement
 SOURCE = FOLDER / "sampler.comp"
 TYPES = {"float32": "float", "int8": "int8_t", "int16": "int16_t"}  # in GLSL
 SECONDS = 60.0  # for one compilation, which takes 0.1 s on an idle machine
-# Debug instructions: a driver does not need them, and they are a quarter of the file.
-DEBUG_OPCODES = {
-    2,
-    3,
-    4,
-    5,
-    6,
-    7,
-    8,
-    317,
-    330,
-}  # OpSource..., OpName, OpMemberName, OpString, OpLine, OpNoLine, OpModule...
+# Debug instructions: a driver does not need them, and they are a quarter of the file. OpSource…, OpName, OpMemberName,
+# OpString, OpLine, OpNoLine, OpModuleProcessed.
+DEBUG_OPCODES = {2, 3, 4, 5, 6, 7, 8, 317, 330}
 HEADER = 5  # words before the first instruction
 
 
