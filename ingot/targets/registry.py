@@ -65,6 +65,9 @@ def _loaded(entry: EntryPoint) -> Target:
     if not isinstance(target, Target):
         hint = "its entry point must name a Target"
         raise TargetError(f"target '{entry.name}' is a {type(target).__name__}", hint=hint)
+    if target.name != entry.name:
+        why = f"its entry point is named '{entry.name}'"
+        raise TargetError(f"target '{target.name}' does not load", why=why, hint="give both the same name")
     return target
 
 

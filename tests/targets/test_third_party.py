@@ -17,6 +17,7 @@ EXAMPLE = ROOT / "examples" / "ingot-tinynpu"
 
 SCRIPT = """
 import json
+import sys
 
 import torch
 from torch import nn
@@ -64,8 +65,10 @@ def refused(**options):
         return [type(e).__name__, str(e)]
 
 
+targets = {t.name: t.installed for t in ingot.targets()}
 made = {
-    "targets": {t.name: t.installed for t in ingot.targets()},
+    "targets": targets,
+    "imported": [m for m in sys.modules if m.startswith("executorch")],
     "whole": described(cast(Residual)),
     "split": described(cast(WithSigmoid)),
     "narrow": refused(accumulator_bits=16),
@@ -93,6 +96,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 def test_it_is_listed(made: dict[str, Any]) -> None:
     assert made["targets"]["tinynpu"]
     assert made["targets"]["xnnpack"]
+    assert made["imported"] == []  # a list of targets needs no backend
 
 
 def test_a_net_is_one_delegate_and_executed_by_its_own_executor(made: dict[str, Any]) -> None:
