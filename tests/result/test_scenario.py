@@ -207,7 +207,7 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
     assert "takes 2 inputs and was given 1" in refused([batch[:1] for batch in right])
     assert "float32 of [1, 3, 8, 8], and int32 of" in refused([[x.astype(np.int32) for x in b] for b in right])
     assert "and float32 of [1, 2, 8, 8] was given" in refused([[x[:, :2] for x in b] for b in right])
-    assert "expects 3 and it gives 2" in refused(right, outputs=3)
+    assert "expects 3, the .vgf has 2" in refused(right, outputs=3)
 
 
 def test_bytes_that_are_no_vgf() -> None:
@@ -231,8 +231,8 @@ def test_missing_components_are_named_with_what_installs_them(monkeypatch: pytes
 
     monkeypatch.setattr(importlib.metadata, "files", none)
     monkeypatch.setattr(vulkan.ctypes, "CDLL", lambda name: (_ for _ in ()).throw(OSError(name)))
-    monkeypatch.setattr(vulkan, "SEARCHED", {})
-    monkeypatch.setattr(vulkan, "ALWAYS", ())
+    monkeypatch.setattr(vulkan, "SEARCH_VARIABLES", {})
+    monkeypatch.setattr(vulkan, "SYSTEM_FOLDERS", ())
     for variable in (*vulkan.DRIVER_VARIABLES, "PATH"):
         monkeypatch.delenv(variable, raising=False)
     said = refused([[]], b"")
@@ -261,7 +261,7 @@ def test_a_loader_without_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     said = refused(two_batches("float"))
     assert "no Vulkan driver offers a device" in said
     assert "unset VK_DRIVER_FILES" in said
-    monkeypatch.setattr(vulkan, "CHOOSING", ())  # the same, found by search
+    monkeypatch.setattr(vulkan, "DRIVER_VARIABLES", ())  # the same, found by search
     assert vulkan.DEBIAN in refused(two_batches("float"))
 
 
@@ -271,7 +271,7 @@ def test_layers_that_do_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     broken.write_text("no library")
     stack = vulkan.emulation_layers()
     for left in ([], stack[:1], stack[1:], [(manifest, broken) for manifest, _ in stack]):
-        monkeypatch.setattr(scenario, "layers", lambda left=left: left)
+        monkeypatch.setattr(scenario, "emulation_layers", lambda left=left: left)
         monkeypatch.setattr(scenario, "RUNNING", (vulkan.RUNNER,))
         monkeypatch.setattr(scenario, "REQUIREMENTS", (vulkan.RUNNER,))
         said = refused(two_batches("float"))

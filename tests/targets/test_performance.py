@@ -238,10 +238,10 @@ def test_a_comma_in_a_name() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("Op Cycles", "Cycles", "no column 'Op Cycles'"),
+        ("Op Cycles", "Cycles", "column 'Op Cycles' is missing"),
         ("8,4,4", "8,nan,4", "'nan' in the column 'Op Cycles' is not a number"),
-        ("Add,Add,8,4,4,2,0,a, b\n", "", "a table is empty"),
-        ("4,2,0,a, b", "4", "no column"),
+        ("Add,Add,8,4,4,2,0,a, b\n", "", "the table is empty"),
+        ("4,2,0,a, b", "4", "column 'MAC Count' is missing"),
     ],
 )
 def test_tables_of_another_form(old: str, new: str, said: str) -> None:
