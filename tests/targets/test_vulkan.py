@@ -356,7 +356,7 @@ def test_host_ops_have_the_partitioners_reason() -> None:
     "weights", ["8w", "8da8w", {"scheme": "4w", "head_bits": 8}, {"scheme": "4w", "most_bytes": 10**6}]
 )
 def test_schemes_that_do_not_fuse_are_refused(weights: Any) -> None:
-    with pytest.raises(ingot.PlanError, match=r"vulkan does not take.*four-bit"):
+    with pytest.raises(ingot.PlanError, match=r"vulkan does not take.*4-bit"):
         cast(Net(), weights)
 
 
@@ -369,7 +369,7 @@ def test_integer_activations_are_not_offered() -> None:
 
 def test_ops_without_a_shader_are_refused() -> None:
     graph = VulkanGraph((OpCall("quantized_decomposed.quantize_per_token.default", (), 0),), (), {}, (), ())
-    with pytest.raises(ingot.ArtefactError, match=r"no shader computes.*quantize_per_token"):
+    with pytest.raises(ingot.ArtefactError, match=r"without a shader.*quantize_per_token"):
         check_registered(graph)
 
 
