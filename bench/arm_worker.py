@@ -96,7 +96,7 @@ def check(target: str, folder: Path, flow: str) -> dict[str, Any]:
     """Execute the program, stock's as ours: each delegate's TOSA on the reference model, the rest on the runtime."""
     from bench.artefact import judged
     from ingot.runtime.segments import execute
-    from ingot.targets.arm.runner import REFERENCE, SAID
+    from ingot.targets.arm.runner import EXECUTED_ON, REFERENCE
 
     entry = zoo.load(folder / "entry.pt")
     batches = (entry.held_out or entry.calibration)[: arm_models.JUDGED]
@@ -104,7 +104,7 @@ def check(target: str, folder: Path, flow: str) -> dict[str, Any]:
     started = time.perf_counter()
     made = execute((folder / f"{flow}.pte").read_bytes(), batches, {backend: _executor(folder, flow)}, 3600)
     seconds = time.perf_counter() - started
-    return {**judged(entry, batches, made), "executed_on": SAID[REFERENCE], "run_seconds": seconds}
+    return {**judged(entry, batches, made), "executed_on": EXECUTED_ON[REFERENCE], "run_seconds": seconds}
 
 
 def _executor(folder: Path, flow: str) -> Any:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ingot.errors import LowerError, TargetError
-from ingot.targets.arm.performance import Performance, Row, performance, rows
+from ingot.targets.arm.performance import Performance, Row, csv_rows, performance_from
 from ingot.targets.arm.requirements import VELA
 
 
@@ -28,7 +28,7 @@ def measure(
     if tosa[4:8] != b"TOSA":
         raise LowerError("Vela was given no TOSA", why=f"its mark is missing in these {len(tosa)} bytes", hint=_HINT)
     summaries, layers = _tables(tosa, _flags(accelerator, system_config, memory_mode, extra), seconds)
-    return performance(accelerator, summaries, layers)
+    return performance_from(accelerator, summaries, layers)
 
 
 _HINT = "hand over what the compiler was given for this accelerator, and configurations that Arm/vela.ini knows"
@@ -54,7 +54,7 @@ def _tables(tosa: bytes, flags: Sequence[str], seconds: float) -> tuple[list[Row
             (folder / "graph.tosa").write_bytes(tosa)
             _run(flags, folder, seconds)
             summary, layers = next(folder.glob("graph_summary_*.csv")), folder / "graph_per-layer.csv"
-            return rows(summary.read_bytes()), rows(layers.read_bytes())
+            return csv_rows(summary.read_bytes()), csv_rows(layers.read_bytes())
     except OSError as e:
         raise LowerError("Vela could not be run", why=str(e), hint="free some space for temporary files") from e
 

@@ -1,6 +1,6 @@
-"""A temporal denoiser: the frame before is sampled where things were, and merged with the noisy frame of now.
+"""A temporal denoiser: the previous frame is sampled along motion vectors and merged with the noisy current frame.
 
-`python examples/temporal.py out/` casts it for Arm GPUs, runs it as a scenario and paints out/temporal.png.
+`python examples/temporal.py out/` casts it for Arm GPUs, runs it as a scenario and draws out/temporal.png.
 """
 
 import sys
@@ -17,7 +17,7 @@ RECIPE = Path(__file__).with_suffix(".toml")
 
 
 class Temporal(nn.Module):
-    """Motion vectors are a first guess; convolutions correct them, and merge what is sampled."""
+    """Convolutions correct the motion vectors and merge the sampled frame."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
@@ -45,7 +45,7 @@ def photo() -> torch.Tensor:
 
 
 def scene(picture: torch.Tensor, size: int, seed: int) -> tuple[torch.Tensor, ...]:
-    """A noisy frame, the clean one before, how things moved between them (not quite right), and the clean frame."""
+    """A noisy frame, the clean previous frame, inexact motion vectors, and the clean frame."""
     generator = torch.Generator().manual_seed(seed)
     high, wide = (int(torch.randint(8, s - size - 8, (), generator=generator)) for s in picture.shape[2:])
     dy, dx = (int(d) for d in torch.randint(-6, 7, (2,), generator=generator))

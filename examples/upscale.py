@@ -6,7 +6,7 @@ from torch.nn import functional as F
 
 
 class Upscale(nn.Module):
-    """Nearest pixels plus a learned correction, rearranged from channels into space."""
+    """Nearest-neighbour upsampling plus a learned correction by pixel shuffle."""
 
     def __init__(self, width: int = 16) -> None:
         super().__init__()
@@ -18,14 +18,14 @@ class Upscale(nn.Module):
 
 
 def batches() -> list[tuple[torch.Tensor]]:
-    """Patches of a smooth random picture, to measure ranges on; a real net wants real frames."""
+    """Patches of a smooth random image for calibration; use real frames for a real net."""
     seed = torch.rand(1, 3, 12, 12, generator=torch.Generator().manual_seed(0))
     picture = F.interpolate(seed, size=96, mode="bicubic")
     return [(picture[..., y : y + 16, x : x + 16].clamp(0, 1),) for y in range(0, 80, 20) for x in range(0, 80, 20)]
 
 
 def build() -> tuple[nn.Module, tuple[torch.Tensor]]:
-    """Trained for a second to sharpen what it is given."""
+    """Trained for a second to sharpen its input."""
     torch.manual_seed(0)
     net, frames = Upscale(), torch.cat([x for (x,) in batches()])
     wanted = F.interpolate(frames, scale_factor=2, mode="bicubic").clamp(0, 1)

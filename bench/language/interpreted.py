@@ -14,8 +14,8 @@ import torch
 from bench.language.weights import PROMPT
 from ingot.llm.generation import DecoderSession, DecoderSpec, generate_tokens
 from ingot.runtime.segments import pieces_of, read
-from ingot.targets.vulkan.graph import decoded
-from ingot.targets.vulkan.interpreter import interpreted, refuse_unknown
+from ingot.targets.vulkan.graph import decode_delegate
+from ingot.targets.vulkan.interpreter import check_registered, interpret
 from ingot.targets.vulkan.target import BACKEND
 
 TOKENS = 48
@@ -29,15 +29,15 @@ class InterpretedMethod:
         plan, pieces = file.program.execution_plan[0], list(pieces_of(file.program, {BACKEND}))
         assert len(pieces) == 1, "the method has host ops"
         args = pieces[0].instructions[0].instr_args.args
-        self.graph = decoded(pieces[0].payload or b"", file.named_data)
-        refuse_unknown(self.graph)
+        self.graph = decode_delegate(pieces[0].payload or b"", file.named_data)
+        check_registered(self.graph)
         many = len(self.graph.inputs)
         self.inputs = [plan.inputs.index(i) for i in args[:many]]
         self.outputs = [args[many:].index(i) for i in plan.outputs]
 
     def __call__(self, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         with torch.no_grad():
-            outputs = interpreted(self.graph, [inputs[i] for i in self.inputs])
+            outputs = interpret(self.graph, [inputs[i] for i in self.inputs])
         return [torch.from_numpy(outputs[i]) for i in self.outputs]
 
 

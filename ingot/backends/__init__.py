@@ -1,1 +1,1 @@
-"""Backends lowered beside a target: they own some ops."""
+"""Extra backends beside a target: each owns some ops."""

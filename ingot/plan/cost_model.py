@@ -35,7 +35,7 @@ class Costs:
             + prices.multiply.get(precision, 1.0) * multiplications(node)
             + prices.byte * BYTES[precision] * moved
         )
-        spent += prices.stored * _weight_bytes(node, precision)
+        spent += prices.weight_byte * _weight_bytes(node, precision)
         runs = self.work.target.kernels.ability(node).runs
         return spent if precision in runs or precision != "float" else spent + prices.boundary
 

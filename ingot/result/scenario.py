@@ -89,12 +89,12 @@ def run_scenario_folder(
     folder: str | Path, seconds: float = 300.0, keep: str | Path | None = None
 ) -> list[ScenarioOutputCheck]:
     """Execute the scenario on this machine and compare its outputs; they are saved in the folder `keep`."""
-    from ingot.targets.arm.scenario_runner import run_scenario
+    from ingot.targets.arm.scenario_runner import execute_scenario
 
     place = Path(folder)
     if not (place / "scenario.json").is_file():
         raise InputError(f"no scenario.json in {place}", hint="casting.scenario(folder) writes one")
-    made = run_scenario(place / "scenario.json", seconds)
+    made = execute_scenario(place / "scenario.json", seconds)
     if keep is not None:
         _save(Path(keep), made)
     return [_check_output(place, name, i, made) for i, name in enumerate(_names(place / "io.json"))]

@@ -1,1 +1,1 @@
-"""Backends that Ingot casts for: one package each."""
+"""Targets: one package for each backend."""

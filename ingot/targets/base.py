@@ -1,12 +1,14 @@
 """What a target is, in seven parts: numerics, kernels, cost, lowering, runner, setup and weight_only.
 
-The planner reads numerics, kernels and cost only. A part that is a protocol has defaults: subclass it and state what
-differs.
+The planner reads numerics, kernels and cost. Lowering reads lowering, verification reads runner, the command line reads
+setup. Numerics, cost, setup and weight_only are data. Kernels, lowering and runner are protocols: subclass them and
+override what differs from the defaults. docs/adding-a-target.md walks through a complete target.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -23,16 +25,17 @@ from ingot.errors import TargetError
 if TYPE_CHECKING:
     from ingot.backends.base import Backend, Shader
 
-    Shaders = Mapping[str, Callable[[bytes], Shader]]  # by backend id: the shader of a payload
+    Shaders = Mapping[str, Callable[[bytes], Shader]]  # by backend id: payload -> compute shader
 
-Batch = tuple[torch.Tensor, ...]
-Files = Mapping[str, bytes]
-# Runs one delegate: (payload, arrays by batch, number of outputs) -> arrays by batch.
+Batch = tuple[torch.Tensor, ...]  # the inputs of one call
+Files = Mapping[str, bytes]  # by file name
+# Runs one delegate: (payload, input arrays by batch, number of outputs) -> output arrays by batch. An array has the
+# shape of its memory layout: N,H,W,C for a channels-last tensor.
 Executor = Callable[[bytes, list[list[Any]], int], list[list[Any]]]
 
 
 def digest(payload: bytes) -> str:
-    """The key by which the files of a delegate are found again from its payload."""
+    """The key of a delegate's files: SHA-256 of its payload."""
     return hashlib.sha256(payload).hexdigest()
 
 
@@ -41,40 +44,45 @@ def digest(payload: bytes) -> str:
 
 @dataclass(frozen=True)
 class Format:
-    """An integer type, its range, and whether its zero point is always 0."""
+    """An integer format: real = scale * (integer - zero point)."""
 
-    dtype: str
+    dtype: str  # as torch names it: "int8", "int16"
     qmin: int
     qmax: int
-    symmetric: bool
+    symmetric: bool  # the zero point is always 0
 
 
 @dataclass(frozen=True)
 class Numerics:
-    """How the target stores and computes numbers."""
+    """How the backend represents and rounds numbers. The planner chooses within it; verification computes with it."""
 
-    formats: Mapping[str, Format]  # of activations, by precision; the first is the default
+    # Formats of activations, by precision ("int8", "int16"). The first is the default. Empty: no integer activations.
+    formats: Mapping[str, Format]
     weight: Format
-    runs_float: bool  # float ops run inside the delegate, beside integer ones
-    bias: Literal["float", "int32"] = "int32"  # float: the backend quantizes float biases itself
-    int4_weights: Mapping[str, Format] = field(default_factory=dict)  # other weight formats, by name
-    packs_int4: bool = True  # two weights a byte in its file; else int4 is used only where a recipe names the op
-    rounding: Literal["half_even", "half_up"] = "half_even"
-    # Bits of the requantization multiplier, by precision, where they are too few to be exact.
+    # The delegate runs float ops as well as integer ops. False: an op that is planned in float runs on the host.
+    runs_float: bool
+    # "int32": the graph has int32 biases, at input scale * weight scale. "float": it has float biases, and the backend
+    # quantizes them.
+    bias: Literal["float", "int32"] = "int32"
+    int4_weights: Mapping[str, Format] = field(default_factory=dict)  # narrower weight formats, by the recipe's name
+    # Two int4 weights share a byte in the file. False: they save nothing, so only a recipe chooses them.
+    packs_int4: bool = True
+    rounding: Literal["half_even", "half_up"] = "half_even"  # of a requantized sum
+    # By precision: bits of the requantization multiplier, where they are so few that results change. Empty: exact.
     multiplier_bits: Mapping[str, int] = field(default_factory=dict)
-    # Entries of an interpolated lookup table, by precision.
+    # By precision: entries of a lookup table (LUT) with linear interpolation between them. Empty: no such tables.
     lut_entries: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class CostModel:
-    """Relative times: one int8 multiply-accumulate is 1. Only proportions matter."""
+    """Relative times. One int8 multiply-accumulate (MAC) is 1; only proportions matter."""
 
-    multiply: Mapping[str, float]  # one multiply-accumulate, by precision
-    byte: float = 4.0  # one byte read or written
-    stored: float = 300.0  # one byte of weights in the file: small files are half of what quantization is for
+    multiply: Mapping[str, float]  # one MAC, by precision; with "float"
+    byte: float = 4.0  # one byte of an activation, read or written
+    weight_byte: float = 300.0  # one byte of weights in the file: file size counts as well as time
     op: float = 2_000.0  # one kernel call
-    wider_integers: float = 0.05  # share of the time that may be spent on wider integers to halve the noise
+    wider_integers: float = 0.05  # fraction of the total time that int16 may cost where it halves the noise
     boundary: float = 500_000.0  # one delegate boundary: to the host and back
 
 
@@ -83,87 +91,116 @@ class CostModel:
 
 @dataclass(frozen=True)
 class Ability:
-    """In which precisions a target runs one op inside its delegate (none: on the host), and who says so."""
+    """In which precisions a backend runs one op inside its delegate."""
 
-    runs: frozenset[str]  # of "float" and the names of the target's formats
-    because: str
-    # Operands (None: the result) that an integer op may store in another format than its precision; "float" is one of
-    # them, the first is the default.
+    runs: frozenset[str]  # of "float" and the names in Numerics.formats; empty: the op runs on the host
+    because: str  # shown by `ingot why`: for an empty `runs` the reason, else who said so
+    # By operand (None: the result): precisions in which an integer op may read or write it, if not the op's own. The
+    # first is the default.
     operands: Mapping[int | None, tuple[str, ...]] = field(default_factory=dict)
 
 
 class Kernels(Protocol):
-    """What the backend's kernels can do with an op. The planner asks before anything is lowered."""
+    """What the backend's kernels can do with an op. Each node is an ATen op of the float program, with its fake value
+    in `node.meta["val"]`."""
 
-    cheap_to_query: bool = False  # `ability` is quick: rewrites are judged by it
+    # `ability` takes microseconds, so rewrites may be judged by it. False: it takes a compiler run.
+    cheap_to_query: bool = False
 
     def ability(self, node: Node) -> Ability:
-        """In which precisions the op runs in the delegate."""
+        """In which precisions the delegate runs the op. Ask the backend's own partitioner: a second list drifts."""
         ...
 
     def fuses(self, producer: Node, activation: Node) -> bool:
-        """Both run as one kernel with one output scale."""
+        """Both run as one kernel with one output scale: nothing is quantized between them."""
         return False
 
     def requantizes(self, node: Node) -> bool:
-        """The kernel has an output scale of its own although its op could pass the input's on."""
+        """The kernel of an op that only moves or selects numbers has an output scale of its own.
+
+        False: its input and its output share one scale.
+        """
         return False
 
     def weight_axis(self, node: Node) -> int | None:
-        """Per-channel axis of the op's weight; None: one scale for the whole weight."""
+        """Axis of the weight with one scale for each channel; None: one scale for the whole weight."""
         return weight_axis(node)
 
     def is_lut(self, node: Node) -> bool:
-        """The op is an interpolated lookup table."""
+        """The kernel interpolates in a lookup table of `Numerics.lut_entries` entries."""
         return False
 
     def prefers_zero_point_zero(self, node: Node) -> bool | None:
-        """Whether a zero point of 0 (True) or another (False) is faster for what the op reads; None: no difference."""
+        """The op is faster if its input has zero point 0 (True) or another one (False); None: no difference."""
         return None
 
 
 # ---- lowering ----
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """The log message of `report_host_op`."""
+
+    node: Node
+    reason: str
+
+
+# While a program is lowered, Ingot reads host op reasons from loggers of executorch.*partition*.
+_partitioner_log = logging.getLogger("executorch.ingot.partitioner")
+
+
+def report_host_op(node: Node, reason: str) -> None:
+    """A partitioner calls this for each op that it refuses. `casting.host_ops` shows the reason."""
+    _partitioner_log.debug(Refusal(node, reason))
+
+
 class RewriteRule(Protocol):
-    """A rewrite of the program that keeps ops inside the delegate."""
+    """A rewrite of the float program, before planning, that keeps ops inside the delegate."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """By this name a recipe disables the rule."""
+        ...
 
     def apply(self, module: GraphModule) -> list[str]:
-        """Rewrite everywhere; the places, in the user's terms."""
+        """Rewrite in place. Returns where it applied, as `conv2d_1 (net.py:12)`."""
         ...
 
 
 class Lowering(Protocol):
-    """How a quantized program becomes a delegate."""
+    """How a quantized program becomes a .pte with delegates."""
 
-    backend_id: str  # as a program names it
-    static_shapes: bool = False  # it compiles for the shapes of the example
-    resizes_at_runtime: bool = False  # its delegate reads the sizes of its inputs at each call
-    alignment: int = 128  # bytes, of each segment in the file
-    hints: Mapping[str, str] = {}  # by op: what a person would write instead
-    extra_backends: tuple[Backend, ...] = ()
+    backend_id: str  # as in the .pte: the name of the BackendDetails class
+    static_shapes: bool = False  # it compiles for the example's shapes, so dynamic_shapes is refused
+    resizes_at_runtime: bool = False  # a delegate takes inputs of any size up to the declared bounds
+    alignment: int = 128  # bytes, of each data segment in the .pte
+    # By op name ("erf"): what to write instead of an op that runs on the host. By scheme ("weights:4w"): why
+    # weight_only does not offer it.
+    hints: Mapping[str, str] = {}
+    extra_backends: tuple[Backend, ...] = ()  # set by ComposedTarget
 
     def partitioners(self) -> list[Any]:
-        """ExecuTorch partitioners, in order."""
+        """ExecuTorch partitioners, in the order of `to_edge_transform_and_lower`. They may call `report_host_op`."""
         ...
 
     def rules(self) -> Sequence[RewriteRule]:
-        """Rewrites that keep ops inside the delegate, in order."""
+        """Rewrites, in order: a rule may leave work for a later one."""
         return ()
 
     def context(self) -> AbstractContextManager[Any]:
-        """In force while the backend lowers."""
+        """Entered while ExecuTorch lowers: patches and log levels of the backend."""
         return nullcontext()
 
     def finish(self, graph: GraphModule) -> Mapping[str, Files]:
-        """Called on the partitioned graph: files of each delegate (compiler inputs, reports) by digest."""
+        """Files of each delegate in the partitioned graph (compiler input, compiler report), by `digest`.
+
+        `Runner.run` and `Runner.estimate` read them again.
+        """
         return {}
 
     def owned_by_another(self, node: Node) -> bool:
-        """One of the extra backends owns the op."""
+        """An extra backend owns the op. Set by ComposedTarget."""
         return False
 
 
@@ -171,15 +208,17 @@ class Lowering(Protocol):
 
 
 class Estimate(Protocol):
-    """What a compiler says of one delegate."""
+    """What a compiler reports about one delegate: cycles, bytes, segments."""
 
-    def to_dict(self) -> dict[str, Any]: ...
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        ...
 
 
 class Runner(Protocol):
-    """Executes a program on this machine."""
+    """Executes a .pte on this machine: on the device, on a simulator or on a reference model."""
 
-    writes_scenarios: bool = False
+    writes_scenarios: bool = False  # `write_scenario` is implemented
 
     def run(
         self,
@@ -192,33 +231,37 @@ class Runner(Protocol):
         fresh: bool = True,
         extra: Mapping[str, Executor] | None = None,
     ) -> list[list[torch.Tensor]]:
-        """Outputs by batch. `fresh`: mutable buffers start anew for each batch. `extra` runs other backends."""
+        """The outputs of each batch. `ingot.runtime.segments.execute` does this for a backend with an `Executor`.
+
+        `files`: what `Lowering.finish` returned. `timeout`: seconds for one batch. `fresh`: mutable buffers are reset
+        before each batch. `extra`: executors of other backends in the program, by backend id.
+        """
         ...
 
     def executed_on(self) -> str:
-        """What ran the program, in words: honest about simulators."""
+        """What ran the program, for `check.executed_on`. A simulator says that it is one."""
         ...
 
     def warm_up(self) -> None:
-        """Start what a run would wait for, while the program is still lowered."""
+        """Called before lowering: start processes that the first run would wait for."""
         return None
 
     def trace(self, pte: bytes, batch: Batch, runs: int) -> bytes | None:
-        """An ETDump of some runs; None: no profiler here."""
+        """An ETDump of `runs` runs; None: no profiler."""
         return None
 
     def estimate(self, files: Files) -> Estimate | None:
-        """What the compiler says of one delegate's performance, from its files; None: nothing."""
+        """The compiler's estimate for one delegate, from its files; None: no estimate."""
         return None
 
     def write_scenario(
         self, folder: Path, pte: bytes, batches: Sequence[Sequence[np.ndarray]], shaders: Shaders | None = None
     ) -> None:
-        """Write the program for Arm's scenario-runner, if `writes_scenarios`.
+        """Write the program and its inputs as a scenario of Arm's scenario-runner.
 
-        `batches` are inputs as they lie in memory; `shaders` make the delegates of other backends.
+        `batches`: input arrays in the shape of their memory layout. `shaders`: for delegates of other backends.
         """
-        raise TargetError("this target has no scenarios", hint="target='vgf'")
+        raise TargetError("this target writes no scenarios", hint="target='vgf'")
 
 
 # ---- setup and weight-only ----
@@ -229,35 +272,37 @@ class Requirement:
     """A package or program that a target needs, and the command that installs it."""
 
     name: str
-    found: Callable[[], str | None]  # the version or path, None when missing
+    found: Callable[[], str | None]  # its version or path; None: not installed
     install: str
 
 
 @dataclass(frozen=True)
 class Setup:
-    """What must be installed, and what a recipe may configure."""
+    """What must be installed, and which options a recipe may set."""
 
     requirements: tuple[Requirement, ...] = ()
-    extras: tuple[Requirement, ...] = ()  # optional; their names say what they are for
-    options: Mapping[str, str] = field(default_factory=dict)  # what a recipe may set, and what for
-    configure: Callable[[Mapping[str, Any]], Target] | None = None  # the same target with options set
+    extras: tuple[Requirement, ...] = ()  # optional: verification on a better executor, estimates
+    options: Mapping[str, str] = field(default_factory=dict)  # name -> what it sets, for `ingot targets`
+    # Checked options (all names are in `options`) -> the target with these set. Invalid values: InputError.
+    configure: Callable[[Mapping[str, Any]], Target] | None = None
 
 
 @dataclass(frozen=True)
 class WeightOnly:
-    """Weight-only and dynamic-activation schemes whose artefacts were seen to be right."""
+    """Which schemes of `ingot.cast(..., weights=)` the backend runs correctly, as verified by executing artefacts."""
 
-    schemes: tuple[str, ...] = ()
-    bits: tuple[int, ...] = (4, 8)
-    fused_norm_gains: bool = False  # a norm and its gain are one kernel: the gain is not folded into the next weight
+    schemes: tuple[str, ...] = ()  # "4w", "8w": float activations; "8da4w", "8da8w": dynamic int8 activations
+    bits: tuple[int, ...] = (4, 8)  # of embedding and head
+    # A norm and its weight are one kernel: where rotation folds that weight into the next linear, it leaves ones.
+    fused_norm_gains: bool = False
 
 
 @dataclass(frozen=True)
 class Target:
-    """One backend that Ingot casts for."""
+    """One backend for which Ingot plans, lowers and verifies."""
 
-    name: str
-    description: str
+    name: str  # as in `target="..."`
+    description: str  # one line for `ingot targets`
     numerics: Numerics
     kernels: Kernels
     cost: CostModel

@@ -1,4 +1,4 @@
-"""A target with extra backends: the ops they own are planned, lowered and run by them."""
+"""A target with extra backends, which plan, lower and run the ops they own."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from ingot.targets.base import (
 
 
 def with_backends(target: Target, backends: Sequence[Backend]) -> Target:
-    """The target itself, or a ComposedTarget where there are extra backends."""
+    """A ComposedTarget, or the target itself without extra backends."""
     return ComposedTarget.of(target, tuple(backends)) if backends else target
 
 
 @dataclass(frozen=True)
 class _Owners:
-    """Which of the extra backends owns an op, and what it can do with it."""
+    """Which extra backend owns an op, and in which precisions it runs it."""
 
     backends: tuple[Backend, ...]
     precisions: tuple[str, ...]
@@ -50,7 +50,7 @@ class _Owners:
 
 @dataclass(frozen=True)
 class ComposedTarget(Target):
-    """`main` for every op that no extra backend owns."""
+    """`main` runs every op that no extra backend owns."""
 
     main: Target | None = None
 
@@ -79,7 +79,7 @@ class _ComposedKernels(Kernels):
         return not (self.owners.own(producer) or self.owners.own(activation)) and self.main.fuses(producer, activation)
 
     def requantizes(self, node: Node) -> bool:
-        # Between its dequantizes and its quantize an owned op computes in float: each side has a scale of its own.
+        # An owned op computes in float between its Q/DQ, so its input and its output have separate scales.
         return self.owners.own(node) or self.main.requantizes(node)
 
     def weight_axis(self, node: Node) -> int | None:
@@ -103,7 +103,7 @@ class _ComposedLowering(Lowering):
 
     def rules(self) -> Sequence[RewriteRule]:
         own = (rule for b in self.extra_backends for rule in b.rules())
-        return (*own, *(_Around(rule, self.owners) for rule in self.main.rules()))
+        return (*own, *(_SkipsOwnedOps(rule, self.owners) for rule in self.main.rules()))
 
     def context(self) -> AbstractContextManager[Any]:
         return self.main.context()
@@ -116,8 +116,8 @@ class _ComposedLowering(Lowering):
 
 
 @dataclass(frozen=True)
-class _Around:
-    """A rewrite rule that does not see the ops that extra backends own."""
+class _SkipsOwnedOps:
+    """A rewrite rule of `main` that does not see ops of extra backends."""
 
     rule: RewriteRule
     owners: _Owners
@@ -152,7 +152,7 @@ class _ComposedRunner(Runner):
         return self.main.run(pte, batches, extra={**executors, **(extra or {})}, **how)
 
     def executed_on(self) -> str:
-        return f"{self.main.executed_on()}; {', '.join(b.name for b in self.backends)} by its own executor"
+        return f"{self.main.executed_on()}; {', '.join(b.name for b in self.backends)} on its own executor"
 
     def warm_up(self) -> None:
         self.main.warm_up()

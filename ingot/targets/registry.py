@@ -1,4 +1,4 @@
-"""Known targets: ours, registered ones and those of installed packages. What each needs, and how to install it."""
+"""Known targets: built-in, registered, and from entry points of installed packages. What each one requires."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ingot.targets.composed import with_backends
 from ingot.targets.vulkan.target import VULKAN
 from ingot.targets.xnnpack.target import XNNPACK
 
-GROUP = "ingot.targets"  # entry points of packages that bring a target: each names a Target
-OURS = {t.name: t for t in (XNNPACK, VULKAN, *TARGETS)}
+GROUP = "ingot.targets"  # entry point group; each entry point names a Target
+BUILT_IN = {t.name: t for t in (XNNPACK, VULKAN, *TARGETS)}
 _registered: dict[str, Target] = {}
 
 
@@ -31,22 +31,22 @@ class Availability:
     found: dict[str, str]
     missing: dict[str, str]  # requirement -> the command that installs it
     extras: dict[str, str]  # optional requirement that is missing -> the command that installs it
-    options: dict[str, str]  # what a recipe may set for it
+    options: dict[str, str]  # option of a recipe -> what it sets
 
 
 def register_target(target: Target) -> Target:
-    """Make a target known under its name, for this process."""
+    """Make a target known by its name in this process."""
     _registered[target.name] = target
     _composed.cache_clear()
     return target
 
 
 def known_targets() -> dict[str, Target]:
-    """By name. A package's target that does not load is left out here, and refused when it is asked for."""
-    return {**_brought(), **OURS, **_registered}
+    """By name. A target whose package does not load is missing here; `find_target` says why."""
+    return {**_from_entry_points(), **BUILT_IN, **_registered}
 
 
-def _brought() -> dict[str, Target]:
+def _from_entry_points() -> dict[str, Target]:
     found = {}
     for entry in entry_points(group=GROUP):
         try:
@@ -60,16 +60,19 @@ def _loaded(entry: EntryPoint) -> Target:
     try:
         target = entry.load()
     except Exception as e:
-        why, hint = f"{type(e).__name__}: {e}", "install the package that brings it again"
+        why, hint = f"{type(e).__name__}: {e}", "install its package again"
         raise TargetError(f"target '{entry.name}' does not load", why=why, hint=hint) from e
     if not isinstance(target, Target):
         hint = "its entry point must name a Target"
         raise TargetError(f"target '{entry.name}' is a {type(target).__name__}", hint=hint)
+    if target.name != entry.name:
+        why = f"its entry point is named '{entry.name}'"
+        raise TargetError(f"target '{target.name}' does not load", why=why, hint="give both the same name")
     return target
 
 
 def find_target(name: str, options: Iterable[tuple[str, Any]] = (), extra_backends: Collection[str] = ()) -> Target:
-    """The target of that name, with everything that it needs installed; else an error that says what to do."""
+    """The target of that name, or a TargetError: unknown, not loadable, or requirements missing."""
     target = _known(name)
     status = _status(target)
     if status.missing:
@@ -87,13 +90,13 @@ def _known(name: str) -> Target:
         return targets[name]
     for entry in entry_points(group=GROUP):
         if entry.name == name:
-            return _loaded(entry)  # says why it does not load
+            return _loaded(entry)  # raises, with the reason
     raise TargetError(f"unknown target '{name}'", hint=nearest(str(name), targets))
 
 
 @lru_cache(maxsize=16)
 def _composed(name: str, options: tuple[tuple[str, Any], ...], others: tuple[Any, ...]) -> Target:
-    """The same arguments give the same object: rewritten programs are cached by it."""
+    """Cached: rewritten programs are cached by the identity of the target."""
     return with_backends(_configured(_known(name), dict(options)), others)
 
 
@@ -101,7 +104,7 @@ def _configured(target: Target, options: dict[str, Any]) -> Target:
     known = target.setup.options
     for name in options:
         if name not in known:
-            hint = nearest(name, known) if known else "it has none"
+            hint = nearest(name, known) if known else "this target has no options"
             raise InputError(f"{target.name} has no option '{name}'", hint=hint)
     return target.setup.configure(options) if options and target.setup.configure else target
 

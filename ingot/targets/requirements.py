@@ -1,4 +1,4 @@
-"""Packages that targets need, in the versions that Ingot was tested with."""
+"""Packages that targets require, in the tested versions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ingot.targets.base import Requirement
 
 
 def package(name: str, *, no_deps: bool = False) -> Requirement:
-    """A Python package; its version is found by its metadata, nothing is imported."""
+    """A Python package. Its version is read from metadata; nothing is imported."""
     return Requirement(name, partial(installed, name), install_line(name, no_deps=no_deps))
 
 

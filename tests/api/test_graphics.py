@@ -131,7 +131,7 @@ def test_the_sampler_reads_snorm8_and_snorm16(cast: ingot.Casting) -> None:
 def test_it_is_near_the_float_model(cast: ingot.Casting) -> None:
     assert cast.check.passed
     assert cast.check.outputs[0].sqnr_db > 30
-    assert "sampler by its own executor" in cast.check.executed_on
+    assert "sampler on its own executor" in cast.check.executed_on
 
 
 def test_it_runs_as_a_scenario(

@@ -1,4 +1,4 @@
-"""A backend of the user's own beside a target: it gets its ops whole, with their roundings, whatever the target does."""
+"""An extra backend beside a target: it gets its ops undecomposed and with their Q/DQ, whatever the target does."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 import ingot
-from ingot.backends import registry as backends
+from ingot.backends import registry
+from ingot.backends.base import Backend, owning
 from ingot.lower.opaque_ops import closing, is_closed
 
 torch.library.define("ingot_test_backends::sharpen", "(Tensor x, float amount) -> Tensor")
@@ -26,7 +27,7 @@ def sharpen(x: torch.Tensor, amount: float) -> torch.Tensor:
 
 
 def preprocess(edge_program: Any) -> bytes:
-    """What was handed over: ops in order, with their numbers."""
+    """The payload: the delegate's ops in order, with their numeric arguments."""
     calls = [n for n in edge_program.graph.nodes if n.op == "call_function"]
     return json.dumps([[_name(n), [a for a in n.args[1:] if isinstance(a, (int, float))]] for n in calls]).encode()
 
@@ -46,9 +47,9 @@ def takes() -> Any:
             return PreprocessResult(preprocess(edge_program))
 
     class Takes(Partitioner):
-        """The op, its dequantize and its quantize."""
+        """Takes one op with its Q/DQ."""
 
-        backend = TestBackend  # by whose name it is found, while it lives
+        backend = TestBackend  # keeps the class alive: ExecuTorch finds it by name
 
         def __init__(self, op: str) -> None:
             self.op = op
@@ -78,7 +79,7 @@ SEEN: list[list[Any]] = []
 
 
 def run(payload: bytes, batches: list[list[np.ndarray]], outputs: int) -> list[list[np.ndarray]]:
-    """The op as its delegate would run it."""
+    """The executor."""
     steps = json.loads(payload)
     SEEN.append(steps)
     return [[_run(steps, torch.from_numpy(x)).contiguous().numpy() for x in arrays] for arrays in batches]
@@ -104,13 +105,13 @@ def _run(steps: list[Any], x: torch.Tensor) -> torch.Tensor:
 def forget() -> Iterator[None]:
     SEEN.clear()
     yield
-    backends._added.clear()
+    registry._registered.clear()
 
 
 def own(name: str, op: str, partitioner: Any, **how: Any) -> None:
-    ability = backends.owning(op, precisions=("float", "int8"))
+    ability = owning(op, precisions=("float", "int8"))
     short = op.rpartition("::")[2]
-    backends.add(backends.Backend(name, "TestBackend", ability, lambda: partitioner(short), run, **how))
+    registry.register_backend(Backend(name, "TestBackend", ability, lambda: partitioner(short), run, **how))
 
 
 class Sharpened(nn.Module):
@@ -123,7 +124,7 @@ class Sharpened(nn.Module):
 
 
 class Activated(Sharpened):
-    """Every target takes gelu apart, or takes it."""
+    """gelu: every target decomposes it or takes it."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.two(nn.functional.gelu(self.one(x)))
@@ -144,8 +145,8 @@ TARGETS = {"xnnpack": "XnnpackBackend", "vgf": "VgfBackend", "ethos-u55-128": "E
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("op", ["ingot_test_backends::sharpen", "aten::gelu"])
-def test_an_op_of_ones_own(target: str, op: str, partitioner: Any) -> None:
-    """Whole and on integers, between delegates of the target."""
+def test_an_op_of_an_extra_backend(target: str, op: str, partitioner: Any) -> None:
+    """Undecomposed and in int8, between delegates of the target."""
     own("mine", op, partitioner)
     casting = cast(Sharpened() if "sharpen" in op else Activated(), target, "mine")
     assert [d.backend for d in casting.delegates] == [TARGETS[target], "TestBackend", TARGETS[target]]
@@ -157,17 +158,17 @@ def test_an_op_of_ones_own(target: str, op: str, partitioner: Any) -> None:
 
 
 def test_a_backend_that_does_not_take_what_it_owns(partitioner: Any) -> None:
-    """The op stays on the host, and is told."""
-    ability = backends.owning("aten::gelu")
-    backends.add(backends.Backend("idle", "TestBackend", ability, lambda: partitioner("nothing"), run))
+    """The op is a host op with that reason."""
+    ability = owning("aten::gelu")
+    registry.register_backend(Backend("idle", "TestBackend", ability, lambda: partitioner("nothing"), run))
     casting = cast(Activated(), "xnnpack", "idle")
     (gelu,) = [o for o in casting.host_ops if o.op == "gelu.default"]
     assert gelu.reason == "idle owns it, and its partitioner did not take it"
     assert "test_backends.py" in gelu.source
 
 
-def test_what_is_taken_from_a_tuple_is_a_tensor() -> None:
-    """A getitem has no schema, and is no size all the same."""
+def test_an_owned_op_may_read_an_element_of_a_tuple() -> None:
+    """A getitem has no schema, and yet is no size."""
 
     def parts(x: torch.Tensor) -> torch.Tensor:
         return nn.functional.gelu(torch.topk(x, 2)[0])
@@ -189,15 +190,15 @@ class _Call(nn.Module):
         return self.function(x)
 
 
-def test_a_package_brings_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = importlib.metadata.EntryPoint("packed", "ingot.backends.sampler.backend:SAMPLER", backends.GROUP)
-    monkeypatch.setattr(backends, "entry_points", lambda group: [entry] if group == backends.GROUP else [])
-    assert backends.find(["packed"])[0].backend_id == "IngotSampler"
+def test_a_backend_from_an_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = importlib.metadata.EntryPoint("packed", "ingot.backends.sampler.backend:SAMPLER", registry.GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [entry] if group == registry.GROUP else [])
+    assert registry.find_backends(["packed"])[0].backend_id == "IngotSampler"
 
 
-def test_a_package_that_does_not_load_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = importlib.metadata.EntryPoint("broken", "no.such.module:THING", backends.GROUP)
-    monkeypatch.setattr(backends, "entry_points", lambda group: [entry])
+def test_an_entry_point_that_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = importlib.metadata.EntryPoint("broken", "no.such.module:THING", registry.GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
     with pytest.raises(ingot.IngotError, match=r"broken.*No module"):
-        backends.find(["broken"])
-    assert backends.find(["sampler"])  # others are not its business
+        registry.find_backends(["broken"])
+    assert registry.find_backends(["sampler"])  # others are not its business

@@ -20,7 +20,7 @@ import ingot
 from ingot.errors import ArtefactError
 from ingot.targets.arm import scenario_runner as scenario
 from ingot.targets.arm import vulkan_tools as vulkan
-from ingot.targets.arm.scenario_runner import run_scenario, run_vgf, write_scenario
+from ingot.targets.arm.scenario_runner import execute_scenario, run_vgf, write_vgf_scenario
 from ingot.targets.base import Requirement
 from tests.support.models import images
 
@@ -171,12 +171,12 @@ def stock_vgf(net: nn.Module, *inputs: torch.Tensor) -> bytes:
 
 def test_a_written_scenario_can_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     vgf, batches = payload("int8"), two_batches("int8")
-    file = write_scenario(tmp_path / "here", vgf, batches)
+    file = write_vgf_scenario(tmp_path / "here", vgf, batches)
     assert str(tmp_path) not in file.read_text()
     moved = (tmp_path / "here").rename(tmp_path / "there")
     before = sorted(moved.iterdir())
     monkeypatch.chdir("/")
-    made = run_scenario(moved / file.name, SECONDS)
+    made = execute_scenario(moved / file.name, SECONDS)
     assert sorted(moved.iterdir()) == before
     named = [[made[f"output_{b}_{i}.npy"] for i in range(2)] for b in range(2)]
     assert_same(named, reference("int8"))
@@ -207,18 +207,18 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
     assert "takes 2 inputs and was given 1" in refused([batch[:1] for batch in right])
     assert "float32 of [1, 3, 8, 8], and int32 of" in refused([[x.astype(np.int32) for x in b] for b in right])
     assert "and float32 of [1, 2, 8, 8] was given" in refused([[x[:, :2] for x in b] for b in right])
-    assert "expects 3 and it gives 2" in refused(right, outputs=3)
+    assert "expects 3, the .vgf has 2" in refused(right, outputs=3)
 
 
 def test_bytes_that_are_no_vgf() -> None:
     said = refused(two_batches("float"), payload("float")[:300])
     assert "vgf_dump failed" in said
-    assert "is what it was given whole" in said
+    assert "may be damaged or made for another version" in said
 
 
 def test_no_time_to_run() -> None:
     said = refused(two_batches("float"), seconds=0.01)
-    assert "scenario-runner did not end · why: it took more than 0.01 s · try: give it more time" in said
+    assert "scenario-runner timed out · why: it took more than 0.01 s · try: a larger run_timeout" in said
 
 
 # ---- failures: what is installed ----
@@ -231,9 +231,9 @@ def test_missing_components_are_named_with_what_installs_them(monkeypatch: pytes
 
     monkeypatch.setattr(importlib.metadata, "files", none)
     monkeypatch.setattr(vulkan.ctypes, "CDLL", lambda name: (_ for _ in ()).throw(OSError(name)))
-    monkeypatch.setattr(vulkan, "SEARCHED", {})
-    monkeypatch.setattr(vulkan, "ALWAYS", ())
-    for variable in (*vulkan.CHOOSING, "PATH"):
+    monkeypatch.setattr(vulkan, "SEARCH_VARIABLES", {})
+    monkeypatch.setattr(vulkan, "SYSTEM_FOLDERS", ())
+    for variable in (*vulkan.DRIVER_VARIABLES, "PATH"):
         monkeypatch.delenv(variable, raising=False)
     said = refused([[]], b"")
     for r in vulkan.REQUIREMENTS:
@@ -242,9 +242,9 @@ def test_missing_components_are_named_with_what_installs_them(monkeypatch: pytes
 
 
 @pytest.mark.smoke
-@pytest.mark.parametrize("variable", vulkan.CHOOSING)
+@pytest.mark.parametrize("variable", vulkan.DRIVER_VARIABLES)
 def test_a_driver_chosen_that_is_not_there(variable: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for other in vulkan.CHOOSING:
+    for other in vulkan.DRIVER_VARIABLES:
         monkeypatch.delenv(other, raising=False)
     monkeypatch.setenv(variable, "/nowhere/icd.json")
     assert vulkan.DRIVER.found() is None
@@ -261,7 +261,7 @@ def test_a_loader_without_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     said = refused(two_batches("float"))
     assert "no Vulkan driver offers a device" in said
     assert "unset VK_DRIVER_FILES" in said
-    monkeypatch.setattr(vulkan, "CHOOSING", ())  # the same, found by search
+    monkeypatch.setattr(vulkan, "DRIVER_VARIABLES", ())  # the same, found by search
     assert vulkan.DEBIAN in refused(two_batches("float"))
 
 
@@ -269,9 +269,9 @@ def test_layers_that_do_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     need()
     broken = tmp_path / "layer.so"
     broken.write_text("no library")
-    stack = vulkan.layers()
+    stack = vulkan.emulation_layers()
     for left in ([], stack[:1], stack[1:], [(manifest, broken) for manifest, _ in stack]):
-        monkeypatch.setattr(scenario, "layers", lambda left=left: left)
+        monkeypatch.setattr(scenario, "emulation_layers", lambda left=left: left)
         monkeypatch.setattr(scenario, "RUNNING", (vulkan.RUNNER,))
         monkeypatch.setattr(scenario, "REQUIREMENTS", (vulkan.RUNNER,))
         said = refused(two_batches("float"))
@@ -298,7 +298,7 @@ def fails(tmp_path: Path, seconds: float = SECONDS) -> ArtefactError:
     file = tmp_path / "scenario.json"
     file.write_text(json.dumps({"commands": [], "resources": [{"tensor": {"dst": "output_0_0.npy"}}]}))
     with pytest.raises(ArtefactError) as e:
-        run_scenario(file, seconds)
+        execute_scenario(file, seconds)
     assert e.value.__cause__ is not None
     return e.value
 
@@ -319,16 +319,16 @@ def test_a_runner_built_for_another_system(tmp_path: Path, fake: Callable[..., N
 @pytest.mark.smoke
 def test_a_runner_that_hangs_is_ended(tmp_path: Path, fake: Callable[..., None]) -> None:
     fake("exec sleep 60")
-    assert fails(tmp_path, seconds=0.2).what == "scenario-runner did not end"
+    assert fails(tmp_path, seconds=0.2).what == "scenario-runner timed out"
 
 
 @pytest.mark.smoke
 @pytest.mark.parametrize(
     ("script", "why"),
     [
-        ("kill -SEGV $$", "it died of SIGSEGV"),
-        ("true", "it ended with code 0 and left no results"),
-        ("printf '\\223NUMPY' > $4/output_0_0.npy; kill -ABRT $$", "it died of SIGABRT"),
+        ("kill -SEGV $$", "killed by SIGSEGV"),
+        ("true", "exit code 0, no results"),
+        ("printf '\\223NUMPY' > $4/output_0_0.npy; kill -ABRT $$", "killed by SIGABRT"),
         ("echo 'ERROR: such and such' >&2; exit 255", "such and such"),
     ],
 )
@@ -343,12 +343,12 @@ def test_no_results_or_half_of_them(script: str, why: str, tmp_path: Path, fake:
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ArtefactError, match="cannot be written"):
-        write_scenario(tmp_path / "file", b"", [])
-    with pytest.raises(ArtefactError, match="is no scenario"):
+        write_vgf_scenario(tmp_path / "file", b"", [])
+    with pytest.raises(ArtefactError, match="is not a scenario"):
         run_scenario_without_needs(tmp_path / "absent.json")
 
 
 def run_scenario_without_needs(file: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scenario, "RUNNING", ())
-        run_scenario(file, SECONDS)
+        execute_scenario(file, SECONDS)

@@ -1,4 +1,4 @@
-"""The road to Arm's targets: small nets lowered for each, run on the TOSA reference model, compared."""
+"""Arm's targets: small nets planned, lowered, executed and compared."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def stored(plan: ingot.Plan) -> dict[str, str]:
 
 
 class Net(nn.Module):
-    """Two convolutions whose results are joined; a requantize is needed where the join is."""
+    """Two convolutions whose results are concatenated, which needs a requantize."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -150,7 +150,7 @@ def test_int8_and_int16_meet_in_a_cat_and_their_order_does_not_matter() -> None:
 
 
 class Counted(list):
-    """Batches that say how often they were gone through."""
+    """Batches that count how often they are iterated."""
 
     times = 0
 
@@ -210,12 +210,12 @@ def test_attention_is_one_delegate_on_integers_alone() -> None:
 
 
 @pytest.mark.parametrize("mask", ["-1e9 added", "-inf filled in"])
-def test_a_mask_costs_attention_no_precision(mask: str) -> None:
+def test_a_mask_does_not_widen_the_range_of_attention(mask: str) -> None:
     assert attention_db(mask) >= attention_db("none") - 3
 
 
 class Twice(nn.Module):
-    """Taken apart and traced again, the sum inside the norm is called what the sum of the user was called."""
+    """After decomposition and retracing, the sum inside the norm has the name of the user's sum."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -225,7 +225,7 @@ class Twice(nn.Module):
         return self.norm(x) + 1000.0
 
 
-def test_what_a_rewrite_makes_does_not_pass_for_what_was_recorded() -> None:
+def test_a_value_of_a_rewrite_does_not_get_the_statistics_of_another() -> None:
     program = ingot.capture(seeded(Twice()), SENTENCES[0])
     plan = ingot.plan(program, ingot.record(program, SENTENCES), need("ethos-u55-128"))
     wide = [d for d in plan if d.qparams and d.qparams.axis is None and d.qparams.span[1] > 900]
@@ -236,24 +236,24 @@ def plan_output(plan: ingot.Plan) -> str:
     return [d.point.node for d in plan if d.point.operand is None and d.qparams][-1]
 
 
-def test_what_a_backend_said_is_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
-    from ingot.targets.arm import answer_cache as memory
+def test_answers_of_the_partitioner_are_cached_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+    from ingot.targets.arm import answer_cache
     from ingot.targets.base import Ability
 
     monkeypatch.setenv("INGOT_CACHE", str(tmp_path))
     known = {
         "an op": Ability(frozenset({"int8"}), "said so"),
-        "another": Ability(frozenset(), memory.FAILED + ": once"),
+        "another": Ability(frozenset(), answer_cache.FAILED + ": once"),
     }
-    memory.keep("vgf", known)
-    assert memory._read("vgf") == {"an op": known["an op"]}
+    answer_cache.save_answers("vgf", known)
+    assert answer_cache._read("vgf") == {"an op": known["an op"]}
     next(tmp_path.iterdir()).write_text("no JSON")
-    assert memory._read("vgf") == {}
+    assert answer_cache._read("vgf") == {}
     monkeypatch.setenv("INGOT_CACHE", "")
-    assert memory._file("vgf") is None
+    assert answer_cache._file("vgf") is None
 
 
-def test_naming_the_targets_imports_no_backend() -> None:
+def test_listing_the_targets_imports_no_backend() -> None:
     code = "import sys, ingot; ingot.targets(); print([m for m in sys.modules if m.startswith('executorch')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
@@ -264,7 +264,7 @@ class Product(nn.Module):
         return torch.bmm(x.tanh(), x.sigmoid())
 
 
-def test_the_factor_of_a_product_of_activations_has_15_bits() -> None:
+def test_the_requantize_multiplier_of_a_matmul_has_15_bits() -> None:
     batches = [(torch.randn(2, 9, 9, generator=torch.Generator().manual_seed(i)),) for i in range(3)]
     program = ingot.capture(Product(), batches[0])
     recipe = {"scopes": [{"op": "*", "precision": "int16"}]}
@@ -284,7 +284,7 @@ class Sums(nn.Module):
 
 
 @pytest.mark.parametrize(("name", "zero", "other"), [("ethos-u55-128", -1, 0), ("ethos-u85-256", 0, -1)])
-def test_a_sum_reads_the_zero_point_with_which_vela_is_quicker(name: str, zero: int, other: int) -> None:
+def test_the_input_of_a_sum_has_the_zero_point_that_is_faster(name: str, zero: int, other: int) -> None:
     x = torch.randn(1, 17, 64, generator=torch.Generator().manual_seed(0))
     program = ingot.capture(seeded(Sums()), (x,))
     plan = ingot.plan(program, ingot.record(program, [(x,), (-x,)]), need(name))
@@ -294,7 +294,7 @@ def test_a_sum_reads_the_zero_point_with_which_vela_is_quicker(name: str, zero: 
 
 
 def with_zero_point(plan: ingot.Plan, value: str, zero: int) -> ingot.Plan:
-    """Where it is made and where it is read."""
+    """The plan with another zero point of a value, at its producer and at its consumers."""
 
     def moved(d: Decision) -> Decision:
         here = value in (d.reads, d.point.node) and (d.point.operand is None or d.reads == value)

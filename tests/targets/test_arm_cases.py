@@ -1,4 +1,4 @@
-"""What documented fights were about, on Arm's targets: factories, layout moves, regions; each lowered, run and compared."""
+"""Ops that are known to cause trouble on Arm's targets: factories, layout changes, mixed precision, options."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 import ingot
 from ingot.result.report.text import summary
-from ingot.targets.arm import runner as running
+from ingot.targets.arm import runner
 from ingot.targets.arm.device import Device
 from ingot.targets.arm.requirements import check_converter
 from ingot.targets.base import Requirement
@@ -23,7 +23,7 @@ EXACT = 140  # dB between artefact and quantized graph: no step differs
 
 
 class Factories(nn.Module):
-    """Every way to make a value out of nothing, joined with what is computed."""
+    """All ops that create a tensor, concatenated with a computed one."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Factories(nn.Module):
 
 
 class Returned(nn.Module):
-    """One is computed, the others are returned as they were made."""
+    """One output is computed, the others are created constants."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class Returned(nn.Module):
 
 @pytest.mark.parametrize("io", ["float", "int8"])
 @pytest.mark.parametrize("name", TWO)
-def test_factories_are_nothing_to_quantize(name: str, io: str) -> None:
+def test_factories_are_in_the_delegate(name: str, io: str) -> None:
     casting = cast(Factories(), need(name), recipe={"inputs": [io], "outputs": [io]})
     assert_whole(casting, EXACT)
     assert {casting.io.inputs[0].dtype, casting.io.outputs[0].dtype} == {"float32" if io == "float" else io}
@@ -58,14 +58,14 @@ def test_factories_are_nothing_to_quantize(name: str, io: str) -> None:
 
 @pytest.mark.parametrize("io", ["float", "int8"])
 @pytest.mark.parametrize("name", TWO)
-def test_what_was_made_may_be_returned(name: str, io: str) -> None:
+def test_created_tensors_may_be_outputs(name: str, io: str) -> None:
     casting = cast(Returned(), need(name), recipe={"outputs": [io, "float", "float", "float"]})
     assert len(casting.delegates) == 1
     assert min(o.faithful_db for o in casting.check.outputs) >= EXACT
     assert all(o.max_abs_error == 0 for o in casting.check.outputs[1:])
 
 
-def test_nothing_to_delegate_is_no_delegate() -> None:
+def test_a_program_without_ops_has_no_delegate() -> None:
     class Constants(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.full((2, 2), 3.0)
@@ -76,7 +76,7 @@ def test_nothing_to_delegate_is_no_delegate() -> None:
 
 
 class Block(nn.Module):
-    """A ConvNeXt block with the layout changed by whatever torch offers for it."""
+    """A ConvNeXt block with all of torch's ops for a change of layout."""
 
     def __init__(self, width: int, to: str) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ MOVES = {
 }
 
 
-def test_layout_moves_are_one_delegate() -> None:
+def test_layout_changes_are_one_delegate() -> None:
     net = nn.Sequential(nn.Conv2d(3, 8, 2, stride=2), *(Block(8, to) for to in MOVES))
     casting = cast(net, need("ethos-u55-128"))
     assert_whole(casting)
@@ -114,7 +114,7 @@ class Regions(nn.Module):
 
 
 @pytest.mark.parametrize(("name", "precision"), [("vgf", "int16"), ("vgf", "float"), ("ethos-u55-128", "int16"), ("ethos-u85-256", "int16")])  # fmt: skip
-def test_a_region_of_another_precision_is_inside(name: str, precision: str) -> None:
+def test_ops_of_another_precision_stay_in_the_delegate(name: str, precision: str) -> None:
     recipe = {"scopes": [{"path": "grid", "precision": precision}], "noise_vs_latency": 0.0}
     casting = cast(Regions(), need(name), recipe=recipe)
     assert_whole(casting, 60)
@@ -133,7 +133,7 @@ class Scaled(nn.Module):
 
 @pytest.mark.parametrize("precision", ["float", "int8"])
 def test_a_factor_after_a_convolution_leaves_the_users_weights_alone(precision: str) -> None:
-    """Stock writes the factor into the tensors of the model that it was given."""
+    """The stock flow folds the factor into the weights of the user's model."""
     torch.manual_seed(0)
     net = Scaled().eval()
     before = {name: t.clone() for name, t in net.state_dict().items()}
@@ -167,7 +167,7 @@ def split_and_multiplied(y: torch.Tensor) -> torch.Tensor:
 
 
 def windows(y: torch.Tensor) -> torch.Tensor:
-    """Swin's shift and its windows of four by four, and back."""
+    """Swin's cyclic shift and 4x4 windows, and their inverse."""
     b, c, h, w = y.shape
     y = torch.roll(y.permute(0, 2, 3, 1), (-2, -2), (1, 2)).view(b, h // 4, 4, w // 4, 4, c)
     y = y.permute(0, 1, 3, 2, 4, 5).reshape(-1, 16, c) * 2
@@ -175,7 +175,7 @@ def windows(y: torch.Tensor) -> torch.Tensor:
 
 
 def biased_attention(y: torch.Tensor) -> torch.Tensor:
-    """Swin's attention with a bias looked up by relative position, and the mask of a shifted window."""
+    """Swin's window attention with relative position bias and the mask of a shifted window."""
     tokens = y.flatten(2).transpose(1, 2)[:, :16] * 0.3
     table, places = torch.linspace(-1, 1, 31), torch.arange(16)[:, None] - torch.arange(16)[None] + 15
     mask = torch.zeros(16, 16).masked_fill(torch.arange(16)[:, None] // 8 != torch.arange(16)[None] // 8, -100.0)
@@ -184,7 +184,7 @@ def biased_attention(y: torch.Tensor) -> torch.Tensor:
 
 
 def merged(y: torch.Tensor) -> torch.Tensor:
-    """Swin's patch merging: every second row and column, four times, side by side."""
+    """Swin's patch merging: four strided slices, concatenated."""
     return torch.cat([y[:, :, i::2, j::2] for j in (0, 1) for i in (0, 1)], 1) * 2
 
 
@@ -205,15 +205,15 @@ TRAPS = {
 
 @pytest.mark.parametrize("kind", TRAPS)
 @pytest.mark.parametrize("name", TWO)
-def test_traps(name: str, kind: str) -> None:
-    """Stock: wrong without a word, split, or dead."""
+def test_ops_that_the_stock_flow_breaks(name: str, kind: str) -> None:
+    """In the stock flow: silently wrong, fragmented, or a crash."""
     casting = cast(Traps(kind), need(name))
     assert len(casting.delegates) == 1
     assert casting.check.outputs[0].sqnr_db >= 25
     assert casting.check.outputs[0].faithful_db >= 60
 
 
-def test_what_the_host_does_between_delegates_is_run_too() -> None:
+def test_host_ops_between_delegates_are_executed() -> None:
     class Hosted(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -232,8 +232,8 @@ def test_what_the_host_does_between_delegates_is_run_too() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 4, 8])
-def test_a_sampler_is_right_or_refused(channels: int) -> None:
-    """Stock takes it as a shader, which is all zeros for 1 or 8 channels."""
+def test_grid_sample_is_right_or_on_the_host(channels: int) -> None:
+    """The stock flow takes it as a shader, which returns zeros for 1 or 8 channels."""
 
     class Sampled(nn.Module):
         def __init__(self) -> None:
@@ -249,7 +249,7 @@ def test_a_sampler_is_right_or_refused(channels: int) -> None:
     assert casting.check.outputs[0].sqnr_db >= 25
 
 
-def test_dynamic_shapes_are_refused_in_a_sentence() -> None:
+def test_dynamic_shapes_are_refused() -> None:
     batch = torch.export.Dim("batch", min=1, max=8)
     with pytest.raises(ingot.IngotError, match="dynamic"):
         cast(nn.Conv2d(3, 4, 3), need("ethos-u55-128"), [(torch.randn(2, 3, 8, 8),)] * 4, dynamic_shapes=({0: batch},))
@@ -270,9 +270,9 @@ def test_options_are_checked_against_what_vela_knows() -> None:
 
 @pytest.mark.smoke
 def test_without_a_vulkan_driver_the_reference_model_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "REQUIREMENTS", (Requirement("Vulkan driver", lambda: None, "apt-get install it"),))
-    assert "TOSA reference model" in running.executed_on(Device("vgf"))
-    assert "scenario-runner" in running.executed_on(Device("vgf", run_on="scenario-runner"))
+    monkeypatch.setattr(runner, "REQUIREMENTS", (Requirement("Vulkan driver", lambda: None, "apt-get install it"),))
+    assert "TOSA reference model" in runner.ArmRunner(Device("vgf")).executed_on()
+    assert "scenario-runner" in runner.ArmRunner(Device("vgf", run_on="scenario-runner")).executed_on()
 
 
 @pytest.mark.smoke
@@ -289,7 +289,7 @@ def test_a_converter_that_does_not_start(script: str, tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize("name", [*TWO, "ethos-u85-256"])
-def test_weights_of_four_bits(name: str) -> None:
+def test_int4_weights_by_recipe(name: str) -> None:
     whole = cast(Regions(), need(name), recipe={"scopes": [{"op": "*", "weights": "int8"}]})
     narrow = cast(Regions(), name, recipe={"scopes": [{"path": "grid", "weights": "int4"}]})
     assert_whole(narrow)
@@ -300,7 +300,7 @@ def test_weights_of_four_bits(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["ethos-u55-128", "ethos-u85-256"])
-def test_the_planner_chooses_where_four_bits_cost_least(name: str) -> None:
+def test_the_planner_chooses_int4_where_it_adds_least_noise(name: str) -> None:
     plain = cast(Regions(), need(name))
     narrow = cast(Regions(), name, recipe={"int4_sqnr_budget_db": 14})
     assert_whole(narrow)
@@ -318,13 +318,13 @@ def test_the_planner_chooses_where_four_bits_cost_least(name: str) -> None:
 
 
 @pytest.mark.parametrize(("name", "says"), [("xnnpack", "has no narrower weights"), ("vgf", "in whole bytes")])
-def test_where_narrow_weights_save_nothing_the_wish_is_answered(name: str, says: str) -> None:
+def test_a_note_where_int4_weights_save_nothing(name: str, says: str) -> None:
     casting = cast(Regions(), name if name == "xnnpack" else need(name), recipe={"int4_sqnr_budget_db": 20})
     assert any(says in note for note in casting.notes)
     assert not any(d.qparams is not None and d.qparams.qmax == 7 for d in casting.plan)
 
 
-def test_weights_of_four_bits_go_with_int8_only() -> None:
+def test_int4_weights_need_int8_activations() -> None:
     scope = {"path": "grid", "weights": "int4", "precision": "int16"}
     with pytest.raises(ingot.IngotError, match="multiplied with int8 only"):
         cast(Regions(), need("vgf"), recipe={"scopes": [scope]})
@@ -332,7 +332,7 @@ def test_weights_of_four_bits_go_with_int8_only() -> None:
         cast(Regions(), "xnnpack", recipe={"scopes": [{"path": "grid", "weights": "int4"}]})
 
 
-def test_integers_alone_on_vgf() -> None:
+def test_the_integer_profile_of_vgf() -> None:
     casting = cast(Regions(), need("vgf"), recipe={"options": {"numbers": "INT"}})
     assert_whole(casting)
     assert HOW["vgf"] in casting.check.executed_on

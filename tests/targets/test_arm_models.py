@@ -101,7 +101,7 @@ class UNet(nn.Module):
 
 
 class Yolo(nn.Module):
-    """Boxes in pixels and scores of two levels, joined."""
+    """Boxes in pixels and scores of two levels, concatenated."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +115,7 @@ class Yolo(nn.Module):
 
 
 class Transformer(nn.Module):
-    """DeiT in small: a class token, a block, a head on the token."""
+    """A small DeiT: class token, one block, head on the token."""
 
     def __init__(self, width: int = 24) -> None:
         super().__init__()
@@ -157,7 +157,7 @@ NETS = {
 
 @pytest.mark.parametrize("name", NETS)
 def test_one_delegate_executed(name: str) -> None:
-    """One recording for the three targets."""
+    """Calibrated once for all three targets."""
     build, batches, least = NETS[name]
     torch.manual_seed(0)
     targets = [need(t) for t in ARM]
@@ -191,7 +191,7 @@ class Fed(DoubleInterpreter):
 
 
 def showing_everything(net: nn.Module, batch: tuple[torch.Tensor, ...], target: str) -> torch.fx.GraphModule:
-    """The program as it is lowered, with every value among its outputs."""
+    """The lowered program with every intermediate value as output."""
     module = rewrite_for(ingot.capture(net, batch), find_target(target), Recipe()).program.module
     values = [n for n in module.graph.nodes if n.op == "call_function" and is_float(n) and constant_of(n) is None]
     next(n for n in module.graph.nodes if n.op == "output").args = (tuple(values),)
@@ -200,7 +200,7 @@ def showing_everything(net: nn.Module, batch: tuple[torch.Tensor, ...], target: 
 
 
 def steps_between(casting: ingot.Casting, batch: tuple[torch.Tensor, ...]) -> dict[str, float]:
-    """By op: the most steps of int16 between artefact and quantized graph, both fed by the artefact."""
+    """By op: the largest difference between artefact and quantized graph, in int16 steps."""
     quantized, given = casting.evidence.quantized, casting.evidence.program.flatten(batch)
     made = zip(output_nodes(quantized), run_artefact(casting.pte, casting.evidence, [given])[0], strict=True)
     stored = {n.args[0]: (x.double() / n.args[1]).round() for n, x in made if "dequantize" in str(n.target)}
@@ -214,7 +214,7 @@ MOST_STEPS = {"aten.add.Tensor": 1, "aten.sub.Tensor": 1}
 
 
 @pytest.mark.parametrize("name", ["DeiT", "MobileNetV3", "U-Net", "YOLO"])
-def test_each_op_of_int16_is_what_the_quantized_graph_says(name: str) -> None:
+def test_each_int16_op_agrees_with_the_quantized_graph(name: str) -> None:
     build, batches, _ = NETS[name]
     torch.manual_seed(0)
     target = need("ethos-u85-256")
@@ -227,7 +227,7 @@ def test_each_op_of_int16_is_what_the_quantized_graph_says(name: str) -> None:
 
 # YOLO computes its stem twice: two equal convolutions, which Vela must not see as one with two results.
 @pytest.mark.parametrize(("name", "on"), [*((name, "ethos-u85-256") for name in NETS), ("YOLO", "ethos-u55-128")])
-def test_outputs_of_int16_are_within_a_step_of_the_quantized_graph(name: str, on: str) -> None:
+def test_int16_outputs_are_within_one_step_of_the_quantized_graph(name: str, on: str) -> None:
     build, batches, _ = NETS[name]
     torch.manual_seed(0)
     casting = ingot.cast(settled(build(), batches), batches[0], target=need(on), calibration=batches, recipe=INT16)
@@ -238,7 +238,7 @@ def test_outputs_of_int16_are_within_a_step_of_the_quantized_graph(name: str, on
 
 
 def test_what_vela_refuses_in_int16_is_int8() -> None:
-    """A transposed convolution on U55: its partitioner takes it. The rest of the net is int16."""
+    """A transposed convolution on U55, which the partitioner takes in int16. The other ops are int16."""
     _, batches, _ = NETS["U-Net"]
     torch.manual_seed(0)
     target = need("ethos-u55-128")

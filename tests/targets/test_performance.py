@@ -1,4 +1,4 @@
-"""Vela's estimates as data: the same as those of the lowering, consistent, one graph at a time, refusals in sentences."""
+"""Vela's estimates as data: those of the lowering, consistent, and errors where they cannot be read."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Compare(nn.Module):
 
 @dataclass(frozen=True)
 class Lowered:
-    """What the stock lowering handed to Vela, and Vela's summary of it."""
+    """The TOSA graph that the stock lowering gave to Vela, and Vela's summary."""
 
     tosa: bytes
     summary: dict[str, str]
@@ -146,7 +146,7 @@ def test_layers_are_named_after_tensors_of_the_graph(lowered: Callable[..., Lowe
 
 @pytest.mark.parametrize(("target", "home"), [(U55, "off_chip_flash"), (U65, "dram"), (U85, "sram")])
 def test_bytes_fit_the_weights(lowered: Callable[..., Lowered], target: str, home: str) -> None:
-    """Random weights hardly compress; in SRAM lie the features too, and on an Ethos-U85 everything."""
+    """Random weights hardly compress; SRAM also has the feature maps, and on an Ethos-U85 everything."""
     p = measure(lowered(Net, target).tosa, target)
     used = {m.name: m.used_bytes for m in p.memories}
     assert WEIGHTS <= p.weight_bytes <= 1.1 * WEIGHTS
@@ -230,7 +230,7 @@ ROW = "Original Operator,NNG Operator,Staging Usage,Op Cycles,NPU,SRAM AC,MAC Co
 
 
 def test_a_comma_in_a_name() -> None:
-    (row,) = performance.rows(ROW.encode())
+    (row,) = performance.csv_rows(ROW.encode())
     layer = performance._layer(row, 128, ["sram"])
     assert (layer.name, layer.access_cycles, layer.limit) == ("a, b", {"sram": 2}, "npu")
 
@@ -238,12 +238,12 @@ def test_a_comma_in_a_name() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("Op Cycles", "Cycles", "no column 'Op Cycles'"),
-        ("8,4,4", "8,nan,4", "'nan' in the column 'Op Cycles' is no number"),
-        ("Add,Add,8,4,4,2,0,a, b\n", "", "a table is empty"),
-        ("4,2,0,a, b", "4", "no column"),
+        ("Op Cycles", "Cycles", "column 'Op Cycles' is missing"),
+        ("8,4,4", "8,nan,4", "'nan' in the column 'Op Cycles' is not a number"),
+        ("Add,Add,8,4,4,2,0,a, b\n", "", "the table is empty"),
+        ("4,2,0,a, b", "4", "column 'MAC Count' is missing"),
     ],
 )
 def test_tables_of_another_form(old: str, new: str, said: str) -> None:
     with pytest.raises(LowerError, match=said):
-        [performance._layer(row, 128, ["sram"]) for row in performance.rows(ROW.replace(old, new).encode())]
+        [performance._layer(row, 128, ["sram"]) for row in performance.csv_rows(ROW.replace(old, new).encode())]

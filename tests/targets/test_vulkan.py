@@ -1,4 +1,4 @@
-"""Vulkan: one delegate, its serialised graph decoded and interpreted; types that follow the computation."""
+"""Vulkan: one delegate, its serialised graph decoded and interpreted; dtypes follow the computation."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ingot.llm.checkpoint import Checkpoint
 from ingot.llm.pipeline import cast_decoder
 from ingot.rewrite.apply import rewrite_for
 from ingot.runtime.segments import pieces_of, read
-from ingot.targets.vulkan.graph import Call, Graph, decoded, dtype_of
-from ingot.targets.vulkan.interpreter import refuse_unknown
+from ingot.targets.vulkan.graph import OpCall, VulkanGraph, decode_delegate, torch_dtype
+from ingot.targets.vulkan.interpreter import check_registered
 from ingot.targets.vulkan.target import BACKEND, EXECUTED_ON, VULKAN
 from ingot.verify.check import run_artefact, run_graph, run_quantized
 from ingot.verify.metrics import measure
@@ -44,9 +44,9 @@ def cast(model: nn.Module, weights: Any = "4w", **how: Any) -> ingot.Casting:
     return ingot.cast(model.eval(), TOKENS[0], target="vulkan", weights=weights, calibration=TOKENS, **how)
 
 
-def graphs(pte: bytes, method: str = "forward") -> list[Graph]:
+def graphs(pte: bytes, method: str = "forward") -> list[VulkanGraph]:
     file = read(pte, method)
-    return [decoded(p.payload, file.named_data) for p in pieces_of(file.program, {BACKEND}) if p.payload]
+    return [decode_delegate(p.payload, file.named_data) for p in pieces_of(file.program, {BACKEND}) if p.payload]
 
 
 @pytest.mark.parametrize("scheme", ["4w", "8da4w"])
@@ -62,7 +62,7 @@ def test_a_decoder_is_one_delegate(scheme: str) -> None:
     assert min(o.faithful_db for o in casting.check.outputs) > 100
     assert any("method prefill: 1 delegate, 0 host ops" in n for n in casting.notes)
     held = {
-        dtype_of(v)
+        torch_dtype(v)
         for m in ("forward", "prefill")
         for g in graphs(casting.pte, m)
         for v in g.values
@@ -95,7 +95,7 @@ def test_rounding_before_or_after_the_cast_gives_the_same_bytes() -> None:
 @pytest.mark.parametrize("order", ["cast, then quantize", "quantize, then cast"])
 @pytest.mark.parametrize("scheme", ["4w", "8da4w"])
 def test_a_model_that_torchao_quantized(order: str, scheme: str) -> None:
-    """Its own numbers are found on their grids and taken over, whatever came first."""
+    """Its integers are recovered and kept, whichever came first, the conversion or the quantization."""
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig, IntxWeightOnlyConfig, PerGroup, quantize_
 
     how = {"weight_dtype": torch.int4}
@@ -117,8 +117,8 @@ def test_a_model_that_torchao_quantized(order: str, scheme: str) -> None:
     assert plain.pte == casting.pte  # nothing is left to decide
 
 
-def test_a_frozen_type_is_refused() -> None:
-    """Quantized in bfloat16, unwrapped, then cast: dequantize gives bfloat16 for ever. Stock lowers that."""
+def test_a_dtype_fixed_at_quantization_is_refused() -> None:
+    """Quantized in bfloat16, unwrapped, then converted: dequantize still returns bfloat16. The stock flow lowers that."""
     from torchao.quantization import IntxWeightOnlyConfig, PerGroup, quantize_
     from torchao.utils import unwrap_tensor_subclass
 
@@ -129,7 +129,7 @@ def test_a_frozen_type_is_refused() -> None:
         cast(frozen)
 
 
-def test_lengths_that_vary() -> None:
+def test_dynamic_sequence_length() -> None:
     many = torch.export.Dim("many", min=2, max=16)
     casting = cast(Net(), dynamic_shapes=({1: many},))
     assert len(casting.delegates) == 1
@@ -141,7 +141,7 @@ def test_lengths_that_vary() -> None:
 
 
 class Place(nn.Module):
-    """A row of a table by a position that is a number at run time."""
+    """A row of a table, by a position that is read at run time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,8 +156,8 @@ class Place(nn.Module):
 
 
 @pytest.mark.parametrize(("target", "scheme"), [("vulkan", "4w"), ("xnnpack", "8da4w")])
-def test_a_position_that_is_read(target: str, scheme: str) -> None:
-    """`input_pos.item()` and narrow: its constraints stay with it, and nothing dies when it is traced again."""
+def test_a_position_read_at_run_time(target: str, scheme: str) -> None:
+    """`input_pos.item()` and narrow: the constraints survive retracing."""
     torch.manual_seed(0)
     batches = [(torch.randn(1, 64), torch.tensor([i])) for i in (0, 3, 15)]
     casting = ingot.cast(Place().eval(), batches[0], target=target, weights=scheme, calibration=batches)
@@ -166,7 +166,7 @@ def test_a_position_that_is_read(target: str, scheme: str) -> None:
 
 
 class Cached(nn.Module):
-    """A decoder with its keys and values inside, written as users write it: in one of three ways."""
+    """A decoder with a KV cache inside, updated in one of the three usual ways."""
 
     def __init__(self, way: str) -> None:
         super().__init__()
@@ -207,8 +207,8 @@ class Cached(nn.Module):
 @pytest.mark.parametrize(
     ("way", "scheme"), [("index_copy", "4w"), ("assignment", "8da4w"), ("narrow", "4w"), ("narrow", "8da4w")]
 )
-def test_a_cache_that_is_written_inside(way: str, scheme: str) -> None:
-    """One delegate, token after token as eager; a run starts from what the buffers had."""
+def test_a_kv_cache_inside_the_program(way: str, scheme: str) -> None:
+    """One delegate, token by token as in eager mode; a run starts from the initial buffers."""
     steps = [(torch.tensor([[t]]), torch.tensor([i])) for i, t in enumerate([3, 17, 5, 5, 30, 12])]
     casting = ingot.cast(Cached(way).eval(), steps[0], target="vulkan", weights=scheme, calibration=steps)
     assert len(casting.delegates) == 1
@@ -225,7 +225,7 @@ def test_a_cache_that_is_written_inside(way: str, scheme: str) -> None:
 
 
 class Counted(nn.Module):
-    """State of two types, one of them read before and after it is written, neither zero at the start."""
+    """Two mutable buffers of different types with nonzero initial values; one is read before and after it is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -241,8 +241,8 @@ class Counted(nn.Module):
         return self.total * before, self.calls * 2
 
 
-def test_state_is_the_programs() -> None:
-    """The partitioner would take it into the delegate, whose call then has fewer places than its graph has outputs."""
+def test_mutable_buffers_stay_outside_the_delegate() -> None:
+    """The stock partitioner takes mutable buffers into the delegate, whose call then has too few outputs."""
     batches = [(torch.randn(1, 64, generator=torch.Generator().manual_seed(i)),) for i in range(4)]
     casting = ingot.cast(Counted().eval(), batches[0], target="vulkan", weights="4w", calibration=batches)
     made = run_artefact(casting.pte, casting.evidence, batches)
@@ -252,7 +252,7 @@ def test_state_is_the_programs() -> None:
     plan = file.program.execution_plan[0]
     called = [i.instr_args for i in plan.chains[0].instructions]
     for piece in (p for p in pieces_of(file.program, {BACKEND}) if p.payload):
-        graph = decoded(piece.payload, file.named_data)
+        graph = decode_delegate(piece.payload, file.named_data)
         assert len(piece.instructions[0].instr_args.args) == len(graph.inputs) + len(graph.outputs)
     assert [plan.operators[c.op_index].name for c in called if hasattr(c, "op_index")] == ["aten::copy_"] * 2
 
@@ -288,8 +288,8 @@ def _from_end(kept: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("write", [_several, _assigned, _from_number, _from_end])
 @pytest.mark.parametrize("many", [1, 3])
-def test_writes_are_choices(write: Any, many: int) -> None:
-    """Whatever the dimension, for one row and for several, for places that are counted from the end."""
+def test_index_put_becomes_where(write: Any, many: int) -> None:
+    """For every dimension, one row and several rows, negative indices."""
     x, shape = torch.randn(2, many if write in (_several, _assigned) else 3, 2, 4), (2, 8, 2, 4)
     program = ingot.capture(Written(write, shape).eval(), (x, torch.tensor([1, 7, 4][:many])))
     legal = rewrite_for(program, VULKAN, Recipe())
@@ -302,7 +302,7 @@ def test_writes_are_choices(write: Any, many: int) -> None:
         assert torch.equal(run_graph(legal.program.module, [given], program.state)[0][0], wanted)
 
 
-def test_a_write_after_a_number_that_is_read() -> None:
+def test_a_write_at_a_position_read_at_run_time() -> None:
     def after(kept: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> None:
         number = at[0].item()
         torch._check(number >= 0)
@@ -320,8 +320,8 @@ def test_a_write_after_a_number_that_is_read() -> None:
         assert torch.equal(made, wanted)
 
 
-def test_a_part_whose_length_is_read_is_refused_in_words() -> None:
-    """It is captured; ExecuTorch's passes for Vulkan ask what nobody knows before it runs."""
+def test_a_slice_with_a_length_read_at_run_time_is_refused() -> None:
+    """Capture succeeds; ExecuTorch's passes for Vulkan need the length, which is known only at run time."""
 
     class Part(nn.Module):
         def __init__(self) -> None:
@@ -340,7 +340,7 @@ def test_a_part_whose_length_is_read_is_refused_in_words() -> None:
         ingot.cast(Part().eval(), batch, target="vulkan", weights="4w", calibration=[batch])
 
 
-def test_what_is_left_to_the_host_has_the_partitioners_reason() -> None:
+def test_host_ops_have_the_partitioners_reason() -> None:
     class Sum(nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return torch.relu(x).sum(1)
@@ -356,7 +356,7 @@ def test_what_is_left_to_the_host_has_the_partitioners_reason() -> None:
     "weights", ["8w", "8da8w", {"scheme": "4w", "head_bits": 8}, {"scheme": "4w", "most_bytes": 10**6}]
 )
 def test_what_does_not_fuse_is_refused(weights: Any) -> None:
-    with pytest.raises(ingot.PlanError, match=r"vulkan does not support.*four-bit"):
+    with pytest.raises(ingot.PlanError, match=r"vulkan does not support.*4-bit"):
         cast(Net(), weights)
 
 
@@ -367,15 +367,15 @@ def test_integer_activations_are_not_offered() -> None:
     assert whole.check.outputs[0].sqnr_db > 100
 
 
-def test_what_the_runtime_does_not_register_is_refused() -> None:
-    graph = Graph((Call("quantized_decomposed.quantize_per_token.default", (), 0),), (), {}, (), ())
-    with pytest.raises(ingot.ArtefactError, match=r"no shader computes.*quantize_per_token"):
-        refuse_unknown(graph)
+def test_ops_without_a_shader_are_refused() -> None:
+    graph = VulkanGraph((OpCall("quantized_decomposed.quantize_per_token.default", (), 0),), (), {}, (), ())
+    with pytest.raises(ingot.ArtefactError, match=r"without a shader.*quantize_per_token"):
+        check_registered(graph)
 
 
 def test_a_damaged_delegate() -> None:
     with pytest.raises(ingot.ArtefactError, match="cannot be read"):
-        decoded(b"VK00" + bytes(64), None)
+        decode_delegate(b"VK00" + bytes(64), None)
     payload = next(p.payload for p in pieces_of(read(cast(Net()).pte).program, {BACKEND}) if p.payload)
-    with pytest.raises(ingot.ArtefactError, match="lacks a constant"):
-        decoded(payload, None)
+    with pytest.raises(ingot.ArtefactError, match="constant of the Vulkan delegate is missing"):
+        decode_delegate(payload, None)

@@ -84,7 +84,7 @@ def doubled(payload: bytes, batches: list[list[np.ndarray]], outputs: int) -> li
 def wrong_backend() -> Iterator[str]:
     register()
     yield "doubling"
-    registry._added.clear()
+    registry._registered.clear()
 
 
 def register() -> None:

@@ -234,8 +234,8 @@ def test_the_plan_names_scheme_and_groups() -> None:
 @pytest.mark.parametrize(
     ("weights", "target", "message"),
     [
-        ("4w", "xnnpack", "takes the codes for float numbers.*8da4w"),
-        ("8w", "xnnpack", "takes the codes for float numbers.*8da8w"),
+        ("4w", "xnnpack", "reads the integers as float.*8da4w"),
+        ("8w", "xnnpack", "reads the integers as float.*8da8w"),
         ("8da4w", "vgf", "does not support 8da4w weights"),
         ("8da3w", "xnnpack", "unknown weight scheme '8da3w'"),
         ({"scheme": "8da4w", "group": 20}, "xnnpack", "invalid group size 20"),

@@ -1,1 +1,1 @@
-"""Our own ExecuTorch backend for grid_sample: run by numpy on the host or by a shader on Vulkan."""
+"""An ExecuTorch backend for grid_sample: numpy on the host, a compute shader on Vulkan."""

@@ -1,4 +1,4 @@
-"""Our own ExecuTorch backend for grid_sample: a small job, run by numpy on the host or by a shader on Vulkan."""
+"""The sampler as an extra backend: it owns grid_sample, in float and in int8 with an int16 grid."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from ingot.targets.base import Ability
 
 __all__ = ["SAMPLER", "SAMPLER_RGBA"]
 aten = torch.ops.aten
-OPS = (aten.grid_sampler.default, aten.grid_sampler_2d.default)  # it is a sampler: what else it could do is no question
-FORMATS = ("int16", "int8", "float")  # of the grid: eight bits are coarse for places in an image
+OPS = (aten.grid_sampler.default, aten.grid_sampler_2d.default)
+GRID_FORMATS = ("int16", "int8", "float")  # int16 first: 8 bits are too coarse for coordinates
 
 
-def ability(node: Node, stored: Collection[str]) -> Ability | None:
-    """Float, and int8 images beside a target that can make a finer grid for them."""
+def _ability(node: Node, formats: Collection[str]) -> Ability | None:
+    """Float; and int8 images where the target has int16 for the grid."""
     if node.target not in OPS or value_of(node).dim() != 4:
         return None
-    if not {"int8", "int16"} <= set(stored):
-        return Ability(frozenset({"float"}), "the sampler takes it in float: the target has no int16 for the grid")
+    if not {"int8", "int16"} <= set(formats):
+        return Ability(frozenset({"float"}), "the sampler runs it in float: the target has no int16 for the grid")
     return Ability(
         frozenset({"float", "int8"}),
-        "the sampler takes it whole",
-        {1: FORMATS, None: ("int8", "float"), 0: ("int8", "float")},
+        "the sampler has a kernel for it",
+        {1: GRID_FORMATS, None: ("int8", "float"), 0: ("int8", "float")},
     )
 
 
@@ -39,31 +39,31 @@ def _partitioner() -> Any:
 
 
 def _run(payload: bytes, batches: list[list[Any]], outputs: int) -> list[list[Any]]:
-    from ingot.backends.sampler.host import run
+    from ingot.backends.sampler.host import sample_on_host
 
-    return run(payload, batches, outputs)
+    return sample_on_host(payload, batches, outputs)
 
 
 def _shader(payload: bytes) -> Shader:
-    from ingot.backends.sampler.job import Job
-    from ingot.backends.sampler.shader import can_be_texture, dispatch
+    from ingot.backends.sampler.job import SampleJob
+    from ingot.backends.sampler.shader import can_be_texture, shader_for
 
-    job = Job.from_bytes(payload)
-    return dispatch(job, can_be_texture(job))
+    job = SampleJob.from_bytes(payload)
+    return shader_for(job, can_be_texture(job))
 
 
-def _with_alpha() -> tuple[Any, ...]:
+def _rgba_rules() -> tuple[Any, ...]:
     from ingot.backends.sampler.rgba import RULE
 
     return (RULE,)
 
 
 SAMPLER = Backend(
-    "sampler", "IngotSampler", ability, _partitioner, _run, "grid_sample as one quantized op", shader=_shader
+    "sampler", "IngotSampler", _ability, _partitioner, _run, "grid_sample as one quantized op", shader=_shader
 )
 SAMPLER_RGBA = replace(
     SAMPLER,
     name="sampler-rgba",
-    description="the same, RGB images padded to RGBA so that they can be textures",
-    rules=_with_alpha,
+    description="grid_sample as one quantized op, RGB padded to RGBA so that images can be textures",
+    rules=_rgba_rules,
 )

@@ -1,4 +1,4 @@
-"""grid_sample as a compute shader: which file, with which constants, and its run on Arm's scenario-runner."""
+"""grid_sample as a compute shader: its file and constants, and its execution on Arm's scenario-runner."""
 
 from __future__ import annotations
 
@@ -13,42 +13,44 @@ from typing import Any
 import numpy as np
 
 from ingot.backends.base import Shader
-from ingot.backends.sampler.job import MODES, PADDINGS, SIDES, Job, Side, read
+from ingot.backends.sampler.job import MODES, PADDINGS, TENSORS, SampleJob, TensorSpec, checked_job
 from ingot.errors import ArtefactError
-from ingot.targets.arm.scenario_runner import run_scenario
-from ingot.targets.arm.vulkan_tools import RUNNING, demand
+from ingot.targets.arm.scenario_runner import execute_scenario
+from ingot.targets.arm.vulkan_tools import RUNNING, require_tools
 
 FOLDER = Path(__file__).parent / "shaders"
-STORED = {"image": ("float32", "int8"), "grid": ("float32", "int16", "int8"), "output": ("float32", "int8")}
+DTYPES = {"image": ("float32", "int8"), "grid": ("float32", "int16", "int8"), "output": ("float32", "int8")}
 FORMATS = {"float32": "VK_FORMAT_R32_SFLOAT", "int8": "VK_FORMAT_R8_SINT", "int16": "VK_FORMAT_R16_SINT"}
 TEXTURE = "VK_FORMAT_R8G8B8A8_SNORM"
-TILE = 8  # output pixels of a work group, each way
+TILE = 8  # a work group computes TILE x TILE output pixels
 
 
-def dispatch(job: Job, texture: bool = False) -> Shader:
-    """The shader of a job; with `texture` its image is read from a texture that shares the tensor's memory."""
+def shader_for(job: SampleJob, texture: bool = False) -> Shader:
+    """The shader of a job; `texture`: the image is a texture in the tensor's memory."""
     if texture and not can_be_texture(job):
-        why = "a texture holds one picture of four int8 channels, channels last, in steps of 1/127 from -127"
-        raise ArtefactError("the sampler's image cannot be a texture", why=why, hint="read it as a tensor")
-    for side, known in STORED.items():
-        if (dtype := getattr(job, side).dtype) not in known:
-            raise ArtefactError(f"the sampler has no shader for {side} of {dtype}", hint=f"one of: {', '.join(known)}")
-    file = file_name(job.image.dtype, job.grid.dtype, job.output.dtype, texture)
+        why = "a texture is one int8 image of four channels, channels last, scale 1/127, zero point 0, qmin -127"
+        raise ArtefactError("the sampler's image cannot be a texture", why=why, hint="use it as a tensor")
+    for tensor, known in DTYPES.items():
+        if (dtype := getattr(job, tensor).dtype) not in known:
+            raise ArtefactError(
+                f"the sampler has no shader for {tensor} of {dtype}", hint=f"one of: {', '.join(known)}"
+            )
+    file = shader_file(job.image.dtype, job.grid.dtype, job.output.dtype, texture)
     constants = tuple(zip(count(), _constants(job), strict=False))
     return Shader(
         file, _spirv(file), constants, _groups(job), (*job.ordered((0, 1)), 2), {0: TEXTURE} if texture else {}
     )
 
 
-def can_be_texture(job: Job) -> bool:
-    """Does a texture of four signed normalized bytes give the same numbers? It reads -128 as -127."""
+def can_be_texture(job: SampleJob) -> bool:
+    """R8G8B8A8_SNORM gives the same numbers. It reads -128 as -127, so qmin must be -127."""
     image = job.image
     batch, channels = image.shape[:2]
     plain = image.dtype == "int8" and image.scale is not None and np.float32(image.scale) == np.float32(1 / 127)
     return plain and (batch, channels, image.layout, image.zero_point, image.qmin) == (1, 4, "channels_last", 0, -127)
 
 
-def file_name(image: str, grid: str, output: str, texture: bool) -> str:
+def shader_file(image: str, grid: str, output: str, texture: bool) -> str:
     return f"{'texture-snorm8' if texture else f'image-{image}'}_grid-{grid}_out-{output}.spv"
 
 
@@ -56,25 +58,25 @@ def _spirv(file: str) -> bytes:
     try:
         return (FOLDER / file).read_bytes()
     except OSError as e:
-        raise ArtefactError("a shader of the sampler is missing", why=str(e), hint="install Ingot again") from e
+        raise ArtefactError("a shader file of the sampler is missing", why=str(e), hint="install Ingot again") from e
 
 
-def _constants(job: Job) -> Iterator[int | float]:
-    """In the order of the ids in sampler.comp."""
+def _constants(job: SampleJob) -> Iterator[int | float]:
+    """Specialization constants, in the order of the ids in sampler.comp."""
     yield from (MODES.index(job.mode), PADDINGS.index(job.padding), int(job.align_corners))
     yield from (*job.image.shape, *job.output.shape[2:])
-    yield from (int(side.layout == "channels_last") for side in (job.image, job.output))
+    yield from (int(tensor.layout == "channels_last") for tensor in (job.image, job.output))
     yield from (_single(job.image.scale), job.image.zero_point, _single(job.grid.scale), job.grid.zero_point)
     yield from (_single(1 / (job.output.scale or 1)), job.output.zero_point)
-    yield from job.output.limits if job.output.quantized else (0, 0)
+    yield from job.output.qrange if job.output.quantized else (0, 0)
 
 
 def _single(number: float | None) -> float:
-    """Rounded to the float32 the shader computes with; 1 where nothing is scaled."""
+    """Rounded to float32, as the shader computes; 1 for a float tensor."""
     return float(np.float32(1 if number is None else number))
 
 
-def _groups(job: Job) -> tuple[int, int, int]:
+def _groups(job: SampleJob) -> tuple[int, int, int]:
     batch, _, height, width = job.output.shape
     return -(-width // TILE), -(-height // TILE), batch
 
@@ -83,38 +85,40 @@ def _groups(job: Job) -> tuple[int, int, int]:
 
 
 @dataclass(frozen=True)
-class Task:
-    """One run of a job: its image and grid as they lie in memory."""
+class SampleTask:
+    """A job with its image and grid, in the shape of their memory layout."""
 
-    job: Job
+    job: SampleJob
     arrays: Sequence[np.ndarray]
     texture: bool = False
 
 
-def run(payload: bytes, batches: list[list[np.ndarray]], outputs: int, seconds: float) -> list[list[np.ndarray]]:
-    """The output for each batch, in one start of the runner."""
-    job = read(payload, batches, outputs)
-    return [[made] for made in run_tasks([Task(job, job.ordered(a)) for a in batches], seconds)]
+def sample_on_vulkan(
+    payload: bytes, batches: list[list[np.ndarray]], outputs: int, seconds: float
+) -> list[list[np.ndarray]]:
+    """An Executor with a timeout: the output for each batch, in one start of the runner."""
+    job = checked_job(payload, batches, outputs)
+    return [[made] for made in run_tasks([SampleTask(job, job.ordered(a)) for a in batches], seconds)]
 
 
-def run_tasks(tasks: Sequence[Task], seconds: float) -> list[np.ndarray]:
-    """Any jobs in one start of the runner: it takes seconds, each job milliseconds."""
+def run_tasks(tasks: Sequence[SampleTask], seconds: float) -> list[np.ndarray]:
+    """Several jobs in one start of the runner: a start takes seconds, a job milliseconds."""
     if not tasks:
         return []
-    demand(*RUNNING)
+    require_tools(*RUNNING)
     with tempfile.TemporaryDirectory(prefix="ingot-sampler-run-") as folder:
-        made = run_scenario(write_scenario(Path(folder), tasks), seconds)
+        made = execute_scenario(write_task_scenario(Path(folder), tasks), seconds)
     return [made[_file("output", t)] for t in range(len(tasks))]
 
 
-def write_scenario(folder: Path, tasks: Sequence[Task]) -> Path:
-    """scenario.json beside the shaders, image_<task>.npy and grid_<task>.npy; a run leaves output_<task>.npy."""
+def write_task_scenario(folder: Path, tasks: Sequence[SampleTask]) -> Path:
+    """Write scenario.json, the shaders, image_<task>.npy and grid_<task>.npy. A run writes output_<task>.npy."""
     scenario: dict[str, list[Any]] = {"commands": [], "resources": []}
     for t, task in enumerate(tasks):
         task.job.check(task.arrays)
-        needed = dispatch(task.job, task.texture)
+        needed = shader_for(task.job, task.texture)
         (folder / needed.file).write_bytes(needed.spirv)
-        for name, array in zip(SIDES, task.arrays, strict=False):
+        for name, array in zip(TENSORS, task.arrays, strict=False):
             np.save(folder / _file(name, t), np.ascontiguousarray(array))
         scenario["resources"] += [_shader(needed, t), *_resources(task, t)]
         scenario["commands"].append(_command(needed, t))
@@ -133,34 +137,39 @@ def _shader(needed: Shader, t: int) -> dict[str, Any]:
     return {"shader": shader}
 
 
-def _resources(task: Task, t: int) -> Iterator[dict[str, Any]]:
+def _resources(task: SampleTask, t: int) -> Iterator[dict[str, Any]]:
     yield _texture(task.job.image, t) if task.texture else _tensor(task.job.image, "image", t)
-    yield from (_tensor(getattr(task.job, name), name, t) for name in SIDES[1:])
+    yield from (_tensor(getattr(task.job, name), name, t) for name in TENSORS[1:])
 
 
-def _tensor(side: Side, name: str, t: int) -> dict[str, Any]:
+def _tensor(tensor: TensorSpec, name: str, t: int) -> dict[str, Any]:
     access, file = ("writeonly", "dst") if name == "output" else ("readonly", "src")
-    row = {"uid": f"{name}_{t}", "dims": list(side.stored), "format": FORMATS[side.dtype], "shader_access": access}
+    row = {
+        "uid": f"{name}_{t}",
+        "dims": list(tensor.memory_shape),
+        "format": FORMATS[tensor.dtype],
+        "shader_access": access,
+    }
     return {"tensor": row | {file: _file(name, t)}}
 
 
-def _texture(side: Side, t: int) -> dict[str, Any]:
-    return {"image": _texture_row(side, f"image_{t}") | {"src": _file("image", t)}}
+def _texture(tensor: TensorSpec, t: int) -> dict[str, Any]:
+    return {"image": _texture_row(tensor, f"image_{t}") | {"src": _file("image", t)}}
 
 
-def _texture_row(side: Side, uid: str) -> dict[str, Any]:
-    _, height, width, _ = side.stored
+def _texture_row(tensor: TensorSpec, uid: str) -> dict[str, Any]:
+    _, height, width, _ = tensor.memory_shape
     return {"uid": uid, "dims": [1, width, height, 1], "format": TEXTURE, "shader_access": "readonly"}
 
 
-def shared_memory(side: Side, tensor: str, texture: str) -> list[dict[str, Any]]:
-    """Two resources, one memory: what a dispatch writes to the tensor the next one reads from the texture."""
-    # No file for the tensor: the runner would copy it without the gaps that a texture has between its rows.
+def shared_memory(spec: TensorSpec, tensor: str, texture: str) -> list[dict[str, Any]]:
+    """A tensor and a texture in one memory: one dispatch writes the tensor, the next reads the texture."""
+    # No file for the tensor: the runner would copy it without the row padding of a texture.
     shared = {"memory_group": {"id": f"memory of {tensor}"}, "tiling": "LINEAR"}
-    row = {"uid": tensor, "dims": list(side.stored), "format": FORMATS[side.dtype], "shader_access": "readwrite"}
-    return [{"tensor": row | shared}, {"image": _texture_row(side, texture) | shared}]
+    row = {"uid": tensor, "dims": list(spec.memory_shape), "format": FORMATS[spec.dtype], "shader_access": "readwrite"}
+    return [{"tensor": row | shared}, {"image": _texture_row(spec, texture) | shared}]
 
 
 def _command(needed: Shader, t: int) -> dict[str, Any]:
-    bindings = [{"set": 0, "id": i, "resource_ref": f"{name}_{t}"} for i, name in enumerate(SIDES)]
+    bindings = [{"set": 0, "id": i, "resource_ref": f"{name}_{t}"} for i, name in enumerate(TENSORS)]
     return {"dispatch_compute": {"shader_ref": f"shader_{t}", "rangeND": list(needed.groups), "bindings": bindings}}

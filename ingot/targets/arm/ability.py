@@ -1,4 +1,4 @@
-"""In which precisions Arm's backend takes an op: its partitioner is asked about all ops of a graph at once."""
+"""In which precisions Arm's backend runs an op: its partitioner is queried for all ops of a graph at once."""
 
 from __future__ import annotations
 
@@ -10,65 +10,67 @@ from torch.fx import Node
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import has_symbols, is_float, value_of
 from ingot.errors import first_sentence
-from ingot.targets.arm import answer_cache as memory
-from ingot.targets.arm.decompositions import decomposed
-from ingot.targets.arm.device import Device, profile, runs_float
-from ingot.targets.arm.partitioner_query import Answers, refusals, refused_by_compiler
-from ingot.targets.arm.query_graph import Question, behind, signature
+from ingot.targets.arm.answer_cache import FAILED, cached_answers, save_answers
+from ingot.targets.arm.decompositions import apply_arm_decompositions
+from ingot.targets.arm.device import Device, runs_float, tosa_profile
+from ingot.targets.arm.partitioner_query import Refusals, query_partitioner, query_vela
+from ingot.targets.arm.query_graph import QueryGraph, op_signature, ops_before
 from ingot.targets.base import Ability
 
-NOWHERE: frozenset[str] = frozenset()
-Asked = dict[str, Node]  # by signature
+HOST_ONLY: frozenset[str] = frozenset()
+Ops = dict[str, Node]  # by signature
 
 
 def ability(device: Device, node: Node) -> Ability:
-    """int8 and int16 if the backend takes the op whole between a dequantize and a quantize; float if without them."""
-    about, key = profile(device), signature(node)
-    known = memory.of(about)
+    """int8 and int16 if the delegate takes the whole op between Q/DQ; float if it takes the op without them."""
+    profile, key = tosa_profile(device), op_signature(node)
+    known = cached_answers(profile)
     if key not in known:
-        learnt = _learnt(device, _unknown(node, known))
-        known |= learnt
-        memory.keep(about, learnt)
+        answers = _query_in_halves(device, _unknown_ops(node, known))
+        known |= answers
+        save_answers(profile, answers)
     return known[key]
 
 
-def _unknown(node: Node, known: dict[str, Ability]) -> Asked:
-    """All ops of the graph that were never asked about: one question for many takes no longer than for one."""
+def _unknown_ops(node: Node, known: dict[str, Ability]) -> Ops:
+    """All ops of the graph without an answer: one query for many ops takes no longer than for one."""
     nodes = [n for n in node.graph.nodes if n.op == "call_function" and is_float(n)]
-    return {s: n for n in [*nodes, node] if (s := signature(n)) not in known}
+    return {s: n for n in [*nodes, node] if (s := op_signature(n)) not in known}
 
 
-def _learnt(device: Device, asked: Asked) -> dict[str, Ability]:
-    """Ask about all at once; where that fails about each half, down to the op that the backend cannot even look at."""
+def _query_in_halves(device: Device, ops: Ops) -> dict[str, Ability]:
+    """One query for all ops. If it fails, one for each half, down to the op on which Arm's tools fail."""
     try:
-        return _answers(device, asked)
+        return _query(device, ops)
     except Exception as e:
-        if len(asked) == 1:
-            why = f"{memory.FAILED}: {type(e).__name__}: {first_sentence(e)}"
-            return dict.fromkeys(asked, Ability(NOWHERE, why))
-    items = list(asked.items())
+        if len(ops) == 1:
+            why = f"{FAILED}: {type(e).__name__}: {first_sentence(e)}"
+            return dict.fromkeys(ops, Ability(HOST_ONLY, why))
+    items = list(ops.items())
     halves = items[: len(items) // 2], items[len(items) // 2 :]
-    return {s: a for half in halves for s, a in _learnt(device, dict(half)).items()}
+    return {s: a for half in halves for s, a in _query_in_halves(device, dict(half)).items()}
 
 
-def _answers(device: Device, asked: Asked) -> dict[str, Ability]:
-    fixed = {s: n for s, n in asked.items() if not _is_dynamic(n)}
-    found = {s: Ability(NOWHERE, "dynamic shapes were not tried on this target") for s in asked.keys() - fixed.keys()}
-    if not fixed:
+def _query(device: Device, ops: Ops) -> dict[str, Ability]:
+    static = {s: n for s, n in ops.items() if not _is_dynamic(n)}
+    found = {
+        s: Ability(HOST_ONLY, "dynamic shapes are not supported on this target") for s in ops.keys() - static.keys()
+    }
+    if not static:
         return found
-    question, apart = Question(), _taken_apart(device, fixed)
-    for s, n in fixed.items():
+    query, parts = QueryGraph(), _decomposed_by_arm(device, static)
+    for s, n in static.items():
         for precision in ("int8", "float") if runs_float(device) else ("int8",):
-            question.add(s, n, precision)
-    said = refusals(device, question)
-    said |= {(s, "int16"): _why_not_compiled(device, n) for s, n in fixed.items() if said[s, "int16"] is None}
-    return found | {s: _ability(s, said, apart.get(s)) for s in fixed}
+            query.add(s, n, precision)
+    said = query_partitioner(device, query)
+    said |= {(s, "int16"): _why_not_compiled(device, n) for s, n in static.items() if said[s, "int16"] is None}
+    return found | {s: _ability(s, said, parts.get(s)) for s in static}
 
 
 def _why_not_compiled(device: Device, node: Node) -> str | None:
-    """Of a transposed convolution: the partitioner takes it in int16 for U55 and U65, and Vela does not."""
+    """For a transposed convolution: the partitioner takes int16 on U55 and U65, but Vela does not."""
     asked = not device.is_gpu and weight_axis(node) == 1
-    return refused_by_compiler(device, node, "int16") if asked else None
+    return query_vela(device, node, "int16") if asked else None
 
 
 def _is_dynamic(node: Node) -> bool:
@@ -76,27 +78,27 @@ def _is_dynamic(node: Node) -> bool:
     return any(isinstance(v, torch.Tensor) and has_symbols(v.shape) for v in vals)
 
 
-def _ability(key: str, said: Answers, apart: str | None) -> Ability:
+def _ability(key: str, said: Refusals, decomposed: str | None) -> Ability:
     mine = {precision: why for (s, precision), why in said.items() if s == key}
-    runs = {p for p, why in mine.items() if why is None and (apart is None or p == "float")}
+    runs = {p for p, why in mine.items() if why is None and (decomposed is None or p == "float")}
     reasons = dict.fromkeys(f"{p}: {why}" for p, why in mine.items() if why)
-    return Ability(frozenset(runs), apart or "; ".join(reasons) or "Arm's partitioner takes it")
+    return Ability(frozenset(runs), decomposed or "; ".join(reasons) or "Arm's partitioner takes it")
 
 
-def _taken_apart(device: Device, fixed: Asked) -> dict[str, str]:
-    """Ops that Arm's own flow takes apart before it quantizes: whole and on integers its later passes may die."""
-    question = Question()
-    for s, node in fixed.items():
-        question.add(s, node, "float")
-    module = question.exported().module(check_guards=False)
-    before = [_kinds(o) for o in _outputs(module)]
-    after = [_kinds(o) for o in _outputs(decomposed(device, module))]
-    parts = {s: now - was for (s, _), was, now in zip(question.keys, before, after, strict=True)}
-    return {s: f"Arm's flow takes it apart first, into {_names(new)}" for s, new in parts.items() if new}
+def _decomposed_by_arm(device: Device, ops: Ops) -> dict[str, str]:
+    """Ops that Arm's flow decomposes before quantization: its later passes may fail on the quantized op."""
+    query = QueryGraph()
+    for s, node in ops.items():
+        query.add(s, node, "float")
+    module = query.exported().module(check_guards=False)
+    before = [_targets(o) for o in _outputs(module)]
+    after = [_targets(o) for o in _outputs(apply_arm_decompositions(device, module))]
+    parts = {s: now - was for (s, _), was, now in zip(query.keys, before, after, strict=True)}
+    return {s: f"Arm's flow decomposes it before quantization, into {_names(new)}" for s, new in parts.items() if new}
 
 
-def _kinds(output: Node) -> set[object]:
-    return {n.target for n in behind(output)}
+def _targets(output: Node) -> set[object]:
+    return {n.target for n in ops_before(output)}
 
 
 def _outputs(module: torch.fx.GraphModule) -> list[Node]:

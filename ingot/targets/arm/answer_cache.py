@@ -1,7 +1,7 @@
-"""Answers of Arm's partitioner, kept from one run to the next: they depend on nothing but versions and our own code.
+"""A file cache of the partitioner's answers: they depend only on package versions and on the code in this folder.
 
-One file a profile of TOSA in `$INGOT_CACHE`, else `~/.cache/ingot`; an empty `INGOT_CACHE` keeps nothing. A file that
-cannot be read or written is as good as none.
+One file for each TOSA profile, in `$INGOT_CACHE` or `~/.cache/ingot`. An empty `INGOT_CACHE` disables the cache. A file
+that cannot be read or written is ignored.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ingot.errors import ArtefactError
 from ingot.targets.arm.requirements import VELA
 from ingot.targets.base import Ability
 
-FAILED = "Arm's tools failed on it"  # perhaps only this once: not kept
+FAILED = "Arm's tools failed on it"  # perhaps not the next time: such answers are not saved
 
 
 @cache
-def of(profile: str) -> dict[str, Ability]:
-    """What is known, by signature; whoever learns more adds to it."""
+def cached_answers(profile: str) -> dict[str, Ability]:
+    """Answers by op signature. The caller adds new ones to this dict."""
     return _read(profile)
 
 
-def keep(profile: str, learnt: dict[str, Ability]) -> None:
-    """Add to the file; another process may have added to it meanwhile."""
-    file, lasting = _file(profile), {s: a for s, a in learnt.items() if not a.because.startswith(FAILED)}
+def save_answers(profile: str, answers: dict[str, Ability]) -> None:
+    """Add to the file, which another process may have changed."""
+    file, lasting = _file(profile), {s: a for s, a in answers.items() if not a.because.startswith(FAILED)}
     if file is None or not lasting:
         return
     rows = {s: [sorted(a.runs), a.because] for s, a in (_read(profile) | lasting).items()}
@@ -52,12 +52,12 @@ def _file(profile: str) -> Path | None:
     folder = os.environ.get("INGOT_CACHE")
     if folder == "":
         return None
-    return Path(folder or Path.home() / ".cache" / "ingot") / f"{profile}-{_edition()}.json"
+    return Path(folder or Path.home() / ".cache" / "ingot") / f"{profile}-{_fingerprint()}.json"
 
 
 @cache
-def _edition() -> str:
-    """Changes with the backend and its compiler, with torch and with the code that asks."""
+def _fingerprint() -> str:
+    """Changes with torch, ExecuTorch, torchao, Vela and the code in this folder."""
     versions = [importlib.metadata.version(p) for p in ("torch", "executorch", "torchao")]
     versions.append(VELA.found() or "")
     code = [p.read_bytes() for p in sorted(Path(__file__).parent.glob("*.py"))]

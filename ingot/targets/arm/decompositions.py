@@ -1,4 +1,4 @@
-"""Softmax, norms, means, divisions, scalars … taken apart as Arm's own flow does before it quantizes."""
+"""Arm's own decompositions (softmax, norms, means, divisions, scalars …), applied before planning."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ingot.targets.arm.device import Device, compile_spec
 
 
 @dataclass(frozen=True)
-class Decompositions:
-    """op -> what Arm's passes make of it before quantization; x * 2 -> x * constant."""
+class ArmDecompositions:
+    """op -> the ops that Arm's passes make of it before quantization; x * 2 -> x * constant."""
 
     device: Device
     name: str = "arm-decompositions"
@@ -25,31 +25,31 @@ class Decompositions:
         before = {n.name: n for n in module.graph.nodes}
         for node in before.values():
             node.meta.setdefault("ingot_value", node.name)
-        reads = {n: len(operands(n)) for n in before.values() if n.op == "call_function"}
-        constants = {_place(t): value_name(n) for n in before.values() if (t := constant_of(n)) is not None}
-        made = decomposed(self.device, module)
-        gone = [n for n, many in reads.items() if not _survives(n, many, made)]
-        _last_keeps_identity(made)
-        _name_the_rest(made, constants)
-        _become(module, made)
+        counts = {n: len(operands(n)) for n in before.values() if n.op == "call_function"}
+        constants = {_memory(t): value_name(n) for n in before.values() if (t := constant_of(n)) is not None}
+        made = apply_arm_decompositions(self.device, module)
+        gone = [n for n, count in counts.items() if not _survives(n, count, made)]
+        _last_keeps_value_name(made)
+        _name_other_values(made, constants)
+        _replace_graph(module, made)
         return [f"{n.name} ({source_of(n)})" for n in gone]
 
 
-def decomposed(device: Device, module: GraphModule) -> GraphModule:
+def apply_arm_decompositions(device: Device, module: GraphModule) -> GraphModule:
     from executorch.backends.arm._passes.arm_pass_manager import ArmPassManager
 
     with repaired():
         return ArmPassManager(compile_spec(device)).transform_for_annotation_pipeline(module)
 
 
-def _survives(node: Node, many: int, made: GraphModule) -> bool:
-    """As the same op of as many values: a scalar may have become a constant."""
+def _survives(node: Node, count: int, made: GraphModule) -> bool:
+    """The same op with the same number of operands: a scalar may have become a constant."""
     same = [n for n in made.graph.nodes if n.meta.get("ingot_value") == node.meta["ingot_value"]]
-    return len(same) == 1 and same[0].target == node.target and len(operands(same[0])) == many
+    return len(same) == 1 and same[0].target == node.target and len(operands(same[0])) == count
 
 
-def _last_keeps_identity(module: GraphModule) -> None:
-    """What replaces an op inherits its meta data; only the last of them holds its value."""
+def _last_keeps_value_name(module: GraphModule) -> None:
+    """All ops that replace an op inherit its meta data; only the last of them computes its value."""
     seen: set[str] = set()
     for node in reversed(module.graph.nodes):
         value = node.meta.get("ingot_value")
@@ -59,24 +59,24 @@ def _last_keeps_identity(module: GraphModule) -> None:
             seen.add(value)
 
 
-def _name_the_rest(module: GraphModule, constants: dict[Any, str]) -> None:
-    """Retracing gives names anew: a constant is known by its memory, and no new value may pass for a recorded one.
+def _name_other_values(module: GraphModule, constants: dict[Any, str]) -> None:
+    """Retracing renames nodes: constants are recognised by their memory, and new values get names without statistics.
 
-    It also gives constants shapes that look dynamic.
+    Retracing also gives constants symbolic shapes; they get their static ones back.
     """
     for node in module.graph.nodes:
         constant = constant_of(node)
         if constant is not None:
             node.meta["val"] = fake_like(node, constant)
-        known = constants.get(_place(constant)) if constant is not None else None
+        known = constants.get(_memory(constant)) if constant is not None else None
         node.meta.setdefault("ingot_value", known or f"arm.{node.name}")
 
 
-def _place(tensor: torch.Tensor) -> Any:
+def _memory(tensor: torch.Tensor) -> Any:
     return tensor.data_ptr(), tuple(tensor.shape), tensor.stride()
 
 
-def _become(module: GraphModule, made: GraphModule) -> None:
+def _replace_graph(module: GraphModule, made: GraphModule) -> None:
     if made is not module:
         for name, tensor in (*made.named_buffers(), *made.named_parameters()):
             if "." not in name and not hasattr(module, name):

@@ -1,4 +1,4 @@
-"""The backend's own objects by target name, and how it stores numbers."""
+"""Arm's devices: compile spec, partitioner and integer formats of each."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ FORMATS = {
     "int16": Format("int16", -32768, 32767, symmetric=True),
 }
 WEIGHT = Format("int8", -127, 127, symmetric=True)
-INT4 = Format("int8", -7, 7, symmetric=True)  # by these limits the backend knows four bits
+INT4 = Format("int8", -7, 7, symmetric=True)  # the backend recognises 4 bits by these limits
 
-FILL = 1e9  # stands for infinity: the planner must still see that it is no measure of anything
+FILL = 1e9  # replaces infinity; large enough for the planner to recognise a mask fill value
 
 
 @dataclass(frozen=True)
 class Device:
-    """One accelerator and how it is set up; what is empty is as ExecuTorch's backend has it."""
+    """One accelerator and its options; empty: the default of ExecuTorch's backend."""
 
     name: str  # vgf, ethos-u55-128 …
     system_config: str = ""
     memory_mode: str = ""
-    numbers: str = "INT+FP"  # of VGF: the profiles of TOSA
+    numbers: str = "INT+FP"  # TOSA profiles, of VGF
     run_on: str = ""
 
     @property
@@ -55,22 +55,22 @@ def _npu_spec(device: Device) -> Any:
     return EthosUCompileSpec(device.name, config, mode, extra_flags=["--verbose-performance"])
 
 
-def profile(device: Device) -> str:
-    """What its ability depends on: sizes of one family differ in speed only."""
+def tosa_profile(device: Device) -> str:
+    """All that ability depends on: the sizes of one family differ only in speed."""
     return str(compile_spec(device).tosa_spec)
 
 
 @cache
 def partitioner_class(device: Device) -> Any:
-    """Arm's partitioner, which keeps what it says of the ops it refuses."""
+    """Arm's partitioner with the reasons of its refusals."""
     base = _partitioner_class(device)
 
-    class Telling(base):  # type: ignore[misc,valid-type]
+    class Reporting(base):  # type: ignore[misc,valid-type]
         reporter: Any
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
-            # Taken blindly as shaders: grid_sampler is all zeros there for most channel counts, batches and modes.
+            # It takes these unchecked, as shaders: its grid_sampler returns zeros for most shapes and modes.
             self._custom_partition_ops: set[Any] = set()
 
         def _create_operator_support(self, containing_program: Any, reporter: Any) -> Any:
@@ -81,7 +81,7 @@ def partitioner_class(device: Device) -> Any:
         def refused(self) -> dict[Any, str]:
             return dict(self.reporter._rejected_nodes)
 
-    return Telling
+    return Reporting
 
 
 def _partitioner_class(device: Device) -> Any:

@@ -1,6 +1,6 @@
-"""flip(x), x[.., index], roll(x) -> linear(x, rows of zeros and a one), on a device that has no op for it.
+"""flip(x), x[.., index], roll(x) -> linear(x, one-hot rows), on a device that has no op for it.
 
-A product with ones and zeros moves numbers exactly: a weight of 1 is 127 of 127 steps.
+This is exact in int8: a weight of 1 is 127 * (1 / 127).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
-class Selections:
-    """Only where the backend refuses the op itself."""
+class GatherAsLinear:
+    """flip(x), x[.., index], roll(x) -> linear(x, one-hot rows), where the backend refuses the op."""
 
     device: Device
     name: str = "selections as products"
@@ -36,8 +36,8 @@ class Selections:
 
 
 def _rewrite(module: GraphModule, node: Node, x: Node, dim: int, index: list[int]) -> None:
-    chosen = torch.eye(value_of(x).shape[dim], dtype=value_of(x).dtype)[index]
-    weight = add_constant(module, chosen, f"{node.name}_rows", node)
+    one_hot = torch.eye(value_of(x).shape[dim], dtype=value_of(x).dtype)[index]
+    weight = add_constant(module, one_hot, f"{node.name}_rows", node)
     order = [i for i in range(value_of(x).dim()) if i != dim] + [dim]
     made = call(node, aten.linear.default, _permuted(node, x, order), weight)
     made = _permuted(node, made, [order.index(i) for i in range(len(order))])

@@ -1,4 +1,4 @@
-"""What Arm's backend can do with an op: asked of its partitioner."""
+"""What Arm's backend can do with an op, as its partitioner answers."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from torch.fx import Node
 from ingot.targets.arm.ability import ability
 from ingot.targets.arm.device import Device
 from ingot.targets.arm.fusions import fuses
-from ingot.targets.arm.lut_ops import tabulated
+from ingot.targets.arm.lut_ops import is_lut_op
 from ingot.targets.arm.zero_points import prefers_zero_point_zero
 from ingot.targets.base import Ability, Kernels
 
 
 @dataclass(frozen=True)
 class ArmKernels(Kernels):
-    """TOSA moves numbers unchanged: a requantize is always an op of its own."""
+    """`requantizes` stays False: in TOSA a requantize is always a separate op."""
 
     device: Device
 
@@ -27,7 +27,7 @@ class ArmKernels(Kernels):
         return fuses(producer, activation)
 
     def is_lut(self, node: Node) -> bool:
-        return tabulated(node)
+        return is_lut_op(node)
 
     def prefers_zero_point_zero(self, node: Node) -> bool | None:
         return prefers_zero_point_zero(self.device, node)

@@ -1,30 +1,29 @@
-"""From the quantized graph to a program, each delegate's files beside it."""
+"""Lowering for Arm's backend, with the compiler's files of each delegate (TOSA, Vela's reports)."""
 
 from __future__ import annotations
 
-import logging
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from ingot.patches.arm import repaired
 from ingot.rewrite import depth_pool
-from ingot.targets.arm.decompositions import Decompositions
+from ingot.targets.arm.decompositions import ArmDecompositions
 from ingot.targets.arm.device import Device, compile_spec, partitioner_class
-from ingot.targets.arm.fusions import mark, separate
-from ingot.targets.arm.gather_rewrite import Selections
-from ingot.targets.arm.mask_rewrite import Masks
+from ingot.targets.arm.fusions import resolve_fused_clamps
+from ingot.targets.arm.gather_rewrite import GatherAsLinear
+from ingot.targets.arm.mask_rewrite import WhereAsMulAdd
+from ingot.targets.arm.quantized_markers import mark_quantized
 from ingot.targets.arm.requirements import check_converter
-from ingot.targets.base import Files, Lowering, RewriteRule, digest
+from ingot.targets.base import Files, Lowering, RewriteRule, digest, report_host_op
 
-KEPT = (".tosa", ".csv")  # what the compiler was given, and what it estimates
+KEPT = (".tosa", ".csv")  # the compiler's input and its estimates
 
 
 class ArmLowering(Lowering):
@@ -37,57 +36,45 @@ class ArmLowering(Lowering):
         return _partitioners(self.device)
 
     def rules(self) -> Sequence[RewriteRule]:
-        return (depth_pool.RULE, Selections(self.device), Decompositions(self.device), Masks(self.device))
+        d = self.device
+        return (depth_pool.RULE, GatherAsLinear(d), ArmDecompositions(d), WhereAsMulAdd(d))
 
     def context(self) -> AbstractContextManager[Any]:
         return repaired()
 
     def finish(self, graph: GraphModule) -> Mapping[str, Files]:
-        return _taken_files(graph)
+        return take_delegate_files(graph)
 
 
 def _partitioners(device: Device) -> list[Any]:
-    import executorch.kernels.quantized  # noqa: F401  the quantize and dequantize around a delegate, for the writer
+    import executorch.kernels.quantized  # noqa: F401  Q/DQ ops at delegate boundaries
 
     if device.is_gpu:
         check_converter()
-    return [_marking(device)(compile_spec(device))]
+    return [_marking_class(device)(compile_spec(device))]
 
 
 @cache
-def _marking(device: Device) -> Any:
+def _marking_class(device: Device) -> Any:
     base = partitioner_class(device)
 
     class Marking(base):  # type: ignore[misc,valid-type]
-        """Marks what runs on integers, keeps each delegate's TOSA in a folder of its own, says what it refused."""
+        """Marks quantized ops, dumps each delegate's TOSA into its own folder, reports refused ops."""
 
         def transform_for_pre_decomposition(self, exported_program: Any) -> Any:
-            separate(exported_program.graph)
-            mark(exported_program.graph)  # what an op is taken apart into later (a reshape: clone, view) inherits it
+            resolve_fused_clamps(exported_program.graph)
+            mark_quantized(exported_program.graph)  # inherited by what an op is decomposed into: clone and view
             return super().transform_for_pre_decomposition(exported_program)
 
         def partition(self, exported_program: Any) -> Any:
-            mark(exported_program.graph)
+            mark_quantized(exported_program.graph)
             result = super().partition(exported_program)
             result.partition_tags = {tag: _dumping(spec) for tag, spec in result.partition_tags.items()}
-            _tell(self.refused)
+            for node, reason in self.refused.items():
+                report_host_op(node, reason)
             return result
 
     return Marking
-
-
-@dataclass(frozen=True)
-class Refusal:
-    """A log message from which the lowering reads why an op stays on the host."""
-
-    node: Node
-    reason: str
-
-
-def _tell(refused: dict[Node, str]) -> None:
-    logger = logging.getLogger("executorch.backends.arm.tosa.partitioner")
-    for node, reason in refused.items():
-        logger.debug(Refusal(node, reason))
 
 
 def _dumping(spec: Any) -> Any:
@@ -104,16 +91,16 @@ def _dump_key() -> str:
     return ArmCompileSpec._DEBUG_ARTIFACT_KEY
 
 
-def _taken_files(graph: GraphModule) -> dict[str, Files]:
-    """Take each delegate's files out of its folder, and the folder's name out of the program."""
+def take_delegate_files(graph: GraphModule) -> dict[str, Files]:
+    """Read and delete each delegate's dump folder, and remove the folder's name from the program."""
     found: dict[str, Files] = {}
     for node in graph.graph.nodes:
         if node.op == "get_attr" and hasattr(lowered := getattr(graph, str(node.target)), "processed_bytes"):
-            found[digest(lowered.processed_bytes)] = _taken(lowered)
+            found[digest(lowered.processed_bytes)] = _take_files(lowered)
     return found
 
 
-def _taken(lowered: Any) -> Files:
+def _take_files(lowered: Any) -> Files:
     files: dict[str, bytes] = {}
     for spec in [s for s in lowered.compile_specs if s.key == _dump_key()]:
         folder = Path(spec.value.decode())

@@ -1,4 +1,4 @@
-"""where(keep, x, fill) -> x * keep + fill * not keep, with a constant mask, on a target that has no booleans."""
+"""where(keep, x, fill) -> x * keep + fill * not keep, with constant keep and fill, on a device without booleans."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ WHERE, MUL, ADD = torch.ops.aten.where.self, torch.ops.aten.mul.Tensor, torch.op
 
 
 @dataclass(frozen=True)
-class Masks:
-    """Only where the backend refuses the where itself."""
+class WhereAsMulAdd:
+    """where(keep, x, fill) -> x * keep + fill * not keep, where the backend refuses the op."""
 
     device: Device
     name: str = "arm-masks"
@@ -31,7 +31,7 @@ class Masks:
 
 
 def _parts(node: Node) -> tuple[Node, torch.Tensor, torch.Tensor] | None:
-    """What is kept, where, and what is put elsewhere; None where mask or fill are no constants."""
+    """(x, keep, fill); None: mask or fill is not constant."""
     condition, a, b = node.args
     mask, yes, no = (constant_of(n) for n in (condition, a, b))  # type: ignore[arg-type]
     if mask is None or (yes is None) == (no is None):
@@ -42,9 +42,9 @@ def _parts(node: Node) -> tuple[Node, torch.Tensor, torch.Tensor] | None:
 def _rewrite(module: GraphModule, node: Node) -> None:
     parts = _parts(node)
     assert parts is not None
-    kept, keep, fill = parts
-    elsewhere = torch.where(keep, torch.zeros_like(fill), fill)
-    left = call(node, MUL, kept, add_constant(module, keep.to(fill.dtype), "keep", node), like=node)
-    made = call(node, ADD, left, add_constant(module, elsewhere, "fill", node), like=node)
-    left.meta["ingot_value"], made.meta["ingot_value"] = f"arm.{left.name}", value_name(node)
-    replace(node, made)
+    x, keep, fill = parts
+    fills = torch.where(keep, torch.zeros_like(fill), fill)
+    product = call(node, MUL, x, add_constant(module, keep.to(fill.dtype), "keep", node), like=node)
+    total = call(node, ADD, product, add_constant(module, fills, "fill", node), like=node)
+    product.meta["ingot_value"], total.meta["ingot_value"] = f"arm.{product.name}", value_name(node)
+    replace(node, total)

@@ -1,4 +1,4 @@
-"""What a recipe may set for Arm's targets, each choice checked against what there is."""
+"""Recipe options of Arm's targets, checked against what Vela and the backend know."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ingot.errors import InputError, nearest
 from ingot.targets.arm.device import Device
 
 NPU_OPTIONS = {
-    "system_config": "memories and clocks, by a name in Vela's configuration file",
-    "memory_mode": "where weights and activations lie, by a name in Vela's configuration file",
+    "system_config": "memory bandwidths and clock, by a name in Vela's configuration file",
+    "memory_mode": "memories of weights and activations, by a name in Vela's configuration file",
 }
 GPU_OPTIONS = {
-    "numbers": "the profiles of TOSA: INT+FP (default), or INT for integers alone",
-    "run_on": "what checks the program: scenario-runner (default where it is installed) or reference-model",
+    "numbers": "TOSA profiles: INT+FP (default), or INT for integers only",
+    "run_on": "executor for verification: scenario-runner (default where installed) or reference-model",
 }
 FIXED = {"numbers": ("INT+FP", "INT"), "run_on": ("scenario-runner", "reference-model")}
 
 
-def checked(device: Device, options: Mapping[str, Any]) -> dict[str, str]:
-    """The options, or an error that names what is near."""
+def checked_options(device: Device, options: Mapping[str, Any]) -> dict[str, str]:
+    """The options, or an InputError with the nearest valid value."""
     for name, value in options.items():
         allowed = _choices(device, name)
         if value not in allowed:
@@ -36,11 +36,11 @@ def _choices(device: Device, name: str) -> Sequence[str]:
     if name in FIXED:
         return FIXED[name]
     section = {"system_config": "System_Config", "memory_mode": "Memory_Mode"}[name]
-    return [n for n in _vela_names(section) if section == "Memory_Mode" or _is_of(device, n)]
+    return [n for n in _vela_names(section) if section == "Memory_Mode" or _is_for(device, n)]
 
 
-def _is_of(device: Device, config: str) -> bool:
-    """Ethos_U55_High_End_Embedded is of ethos-u55-128."""
+def _is_for(device: Device, config: str) -> bool:
+    """Ethos_U55_High_End_Embedded is for ethos-u55-128."""
     return device.name.split("-")[1] in config.lower()
 
 

@@ -1,4 +1,4 @@
-"""A question put to Arm's partitioner, in int8 (and float) and once more in int16."""
+"""Queries of Arm's partitioner in int8, float and int16, and of Vela."""
 
 from __future__ import annotations
 
@@ -13,51 +13,51 @@ from ingot.core.fx import value_of
 from ingot.errors import first_sentence
 from ingot.patches.retrace import quick
 from ingot.targets.arm.device import FORMATS, Device, compile_spec, partitioner_class
-from ingot.targets.arm.fusions import is_marked, is_quantize, is_rounding, mark, op_name
-from ingot.targets.arm.query_graph import Question, behind
+from ingot.targets.arm.quantized_markers import is_marked_quantized, is_qdq, is_quantize, mark_quantized, op_name
+from ingot.targets.arm.query_graph import QueryGraph, ops_before
 
-Answers = dict[tuple[str, str], str | None]  # (signature, precision) -> why not; None where the op is taken
+Refusals = dict[tuple[str, str], str | None]  # (signature, precision) -> why the op is refused; None: it is taken
 
 
-def refusals(device: Device, question: Question) -> Answers:
-    """What the partitioner says, from one lowering of the question up to where it is asked."""
-    asking = _asker(device)
-    program = _lowered(question.exported(), asking)
-    found = _read(asking, program, question.keys)
+def query_partitioner(device: Device, query: QueryGraph) -> Refusals:
+    """What the partitioner refuses. The query is lowered once; for int16 only its Q/DQ change."""
+    asking = _asking_partitioner(device)
+    program = _lowered(query.exported(), asking)
+    found = _read(asking, program, query.keys)
     _to_int16(program)
     with contextlib.suppress(_Asked):
         asking.partition(program)
-    return found | _read(asking, program, [(s, p.replace("int8", "int16")) for s, p in question.keys])
+    return found | _read(asking, program, [(s, p.replace("int8", "int16")) for s, p in query.keys])
 
 
-def refused_by_compiler(device: Device, node: Node, precision: str) -> str | None:
-    """What Vela says against an op by itself that the partitioner takes; None where it compiles it."""
-    question = Question()
-    question.add("", node, precision)
+def query_vela(device: Device, node: Node, precision: str) -> str | None:
+    """Why Vela does not compile an op that the partitioner takes; None: it does."""
+    query = QueryGraph()
+    query.add("", node, precision)
     try:
-        _lower(question.exported(), _marker(device))
+        _lower(query.exported(), _marking_partitioner(device))
     except Exception as e:
         return f"Vela refuses it: {first_sentence(e)}"
     return None
 
 
 class _Asked(Exception):
-    """Ends the lowering once the partitioner has answered."""
+    """Ends the lowering when the partitioner has answered."""
 
 
-def _marker(device: Device) -> Any:
+def _marking_partitioner(device: Device) -> Any:
     base = partitioner_class(device)
 
     class Marking(base):  # type: ignore[misc,valid-type]
         def partition(self, exported_program: Any) -> Any:
-            mark(exported_program.graph)
+            mark_quantized(exported_program.graph)
             return super().partition(exported_program)
 
     return Marking(compile_spec(device))
 
 
-def _asker(device: Device) -> Any:
-    base = type(_marker(device))
+def _asking_partitioner(device: Device) -> Any:
+    base = type(_marking_partitioner(device))
 
     class Asking(base):  # type: ignore[misc,valid-type]
         def partition(self, exported_program: Any) -> Any:
@@ -85,26 +85,26 @@ def _lower(exported: Any, partitioner: Any) -> None:
 
 
 def _to_int16(program: Any) -> None:
-    """The same graph with every int8 activation made int16: only its roundings change."""
+    """The same graph with int16 activations: only Q/DQ change."""
     form = FORMATS["int16"]
     for node in program.graph.nodes:
         node.meta.pop("delegation_tag", None)
-        if is_rounding(node) and node.args[-1] is torch.int8 and "per_tensor" in op_name(node):
+        if is_qdq(node) and node.args[-1] is torch.int8 and "per_tensor" in op_name(node):
             node.args = (*node.args[:3], form.qmin, form.qmax, torch.int16)
-            stored = node if is_quantize(node) else node.all_input_nodes[0]
-            stored.meta["val"] = value_of(stored).to(torch.int16)
+            integers = node if is_quantize(node) else node.all_input_nodes[0]
+            integers.meta["val"] = value_of(integers).to(torch.int16)
 
 
-def _read(asking: Any, program: Any, keys: list[tuple[str, str]]) -> Answers:
+def _read(asking: Any, program: Any, keys: list[tuple[str, str]]) -> Refusals:
     outputs, refused = list(program.graph.output_node().args[0]), asking.refused
-    return {k: _why_not(k[1], o, refused) for k, o in zip(keys, outputs, strict=True)}
+    return {k: _why_refused(k[1], o, refused) for k, o in zip(keys, outputs, strict=True)}
 
 
-def _why_not(precision: str, output: Node, refused: dict[Node, str]) -> str | None:
-    """Why the op is not taken, or not whole; None where it is."""
-    for node in behind(output):
+def _why_refused(precision: str, output: Node, refused: dict[Node, str]) -> str | None:
+    """Why the op is not taken, or only in part; None: it is taken."""
+    for node in ops_before(output):
         if "delegation_tag" not in node.meta:
-            return refused.get(node, f"{op_name(node)} is left outside")
-        if precision != "float" and not is_marked(node):
-            return f"it becomes several ops, of which {op_name(node)} would run in float"
+            return refused.get(node, f"{op_name(node)} is not taken")
+        if precision != "float" and not is_marked_quantized(node):
+            return f"it becomes several ops, and {op_name(node)} would run in float"
     return None

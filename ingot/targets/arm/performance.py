@@ -1,4 +1,4 @@
-"""What Vela, the compiler of Ethos-U delegates, expects one to cost: cycles, bytes and layers, as data."""
+"""Vela's performance estimate of an Ethos-U delegate: cycles, bytes and layers, read from its CSV reports."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from ingot.errors import LowerError
 from ingot.targets.arm.requirements import VELA
 
-ACCESS = {  # memory -> its column in Vela's table of layers
+ACCESS = {  # memory -> column of its access cycles in per-layer.csv
     "sram": "SRAM AC",
     "dram": "DRAM AC",
     "on_chip_flash": "OnFlash AC",
@@ -21,32 +21,32 @@ Row = Mapping[str, str]
 
 @dataclass(frozen=True)
 class Layer:
-    """One op as the accelerator runs it; one that is fused into the op before it takes no cycles of its own."""
+    """One op as the accelerator runs it. An op that is fused into the one before has 0 cycles."""
 
-    name: str  # of the TOSA tensor that it writes; one that Vela made has a suffix, or is a number behind #
+    name: str  # of the TOSA tensor that it writes; tensors that Vela creates have a suffix or are #<number>
     op: str
-    source_op: str  # the TOSA op that it is, or is a part of
+    source_op: str  # the TOSA op that it implements, or a part of it
     cycles: int
     npu_cycles: int
-    access_cycles: dict[str, int]  # by memory; they run beside the accelerator: the slowest of all decides
+    access_cycles: dict[str, int]  # by memory; accesses overlap with computation, so the slowest of all decides
     macs: int
-    utilisation: float | None  # 0 to 1; None where there are no cycles
+    utilisation: float | None  # of the MAC units, 0 to 1; None: no cycles
     sram_bytes: int
 
     @property
     def limit(self) -> str | None:
-        """What decides how long it takes: npu, or the name of a memory."""
+        """The bottleneck: "npu" or the name of a memory."""
         times = {"npu": self.npu_cycles, **self.access_cycles}
         return max(times, key=times.__getitem__) if self.cycles else None
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What one inference asks of one memory."""
+    """Use of one memory by one inference."""
 
     name: str
-    used_bytes: int  # at the peak, with the weights that lie there and without the commands
-    moved_bytes: int  # read and written: the two below, and scales and tables
+    used_bytes: int  # at the peak, with weights, without the command stream
+    moved_bytes: int  # read and written: feature maps, weights, scales and tables
     feature_bytes: int
     weight_bytes: int
     access_cycles: int
@@ -54,7 +54,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class Performance:
-    """One delegate, by the estimate of its compiler; nothing was measured."""
+    """One delegate, as Vela estimates it; nothing was measured."""
 
     compiler: str
     accelerator: str
@@ -64,12 +64,12 @@ class Performance:
     cycles: int
     npu_cycles: int
     seconds: float
-    macs: int  # as Vela counts: pooling, reductions and some moves have theirs
+    macs: int  # as Vela counts them: also for pooling, reductions and some data movement
     utilisation: float | None
-    weight_bytes: int  # as in the model
-    encoded_weight_bytes: int  # as the accelerator reads them
-    memories: tuple[Memory, ...]  # those that are used
-    layers: tuple[Layer, ...]  # in the order of execution
+    weight_bytes: int  # before encoding
+    encoded_weight_bytes: int  # compressed, as the accelerator reads them
+    memories: tuple[Memory, ...]  # only those in use
+    layers: tuple[Layer, ...]  # in execution order
     estimate: bool = True
 
     @property
@@ -87,26 +87,26 @@ class Performance:
         return {**asdict(self), **more, "memories": [asdict(m) for m in self.memories], "layers": layers}
 
 
-def read(accelerator: str, files: Mapping[str, bytes]) -> Performance | None:
-    """What Vela left beside the program; None where it left nothing."""
+def read_performance(accelerator: str, files: Mapping[str, bytes]) -> Performance | None:
+    """From the files of a delegate; None: Vela wrote no reports."""
     summary = next((name for name in files if name.startswith("summary_")), None)
     if summary is None or "per-layer.csv" not in files:
         return None
-    return performance(accelerator, rows(files[summary]), rows(files["per-layer.csv"]))
+    return performance_from(accelerator, csv_rows(files[summary]), csv_rows(files["per-layer.csv"]))
 
 
-def rows(table: bytes) -> list[Row]:
-    """Vela quotes nothing; a comma can only be in the name of a layer, and names come last."""
+def csv_rows(table: bytes) -> list[Row]:
+    """Vela does not quote. A comma can only be in a layer's name, and that is the last column."""
     lines = table.decode().splitlines()
     if len(lines) < 2:
-        raise _unreadable("a table is empty")
+        raise _unreadable("the table is empty")
     header = lines[0].split(",")
     return [dict(zip(header, line.split(",", len(header) - 1), strict=False)) for line in lines[1:]]
 
 
-def performance(accelerator: str, summaries: Sequence[Row], rows: Sequence[Row]) -> Performance:
+def performance_from(accelerator: str, summaries: Sequence[Row], layers: Sequence[Row]) -> Performance:
     summary = summaries[0]
-    width = int(accelerator.rsplit("-", 1)[-1])  # the multiplications in a cycle, over all cores
+    width = int(accelerator.rsplit("-", 1)[-1])  # MACs a cycle, of all cores
     memories = _memories(summary)
     cycles, macs, clock = _int(summary, "cycles_total"), _int(summary, "nn_macs"), _float(summary, "core_clock")
     return Performance(
@@ -123,7 +123,7 @@ def performance(accelerator: str, summaries: Sequence[Row], rows: Sequence[Row])
         weight_bytes=_int(summary, "total_original_weights"),
         encoded_weight_bytes=_int(summary, "total_npu_encoded_weights"),
         memories=memories,
-        layers=tuple(_layer(row, width, [m.name for m in memories]) for row in rows),
+        layers=tuple(_layer(row, width, [m.name for m in memories]) for row in layers),
     )
 
 
@@ -131,7 +131,7 @@ def _memories(summary: Row) -> tuple[Memory, ...]:
     known = [name for name in ACCESS if f"cycles_{name}_access" in summary]
     used = {name: round(_float(summary, f"{name}_memory_used") * 1024) for name in known}
     moved = {name: _int(summary, f"{name}_total_bytes") for name in known}
-    if "on_chip_flash" in known and not moved["on_chip_flash"]:  # so Vela calls the part of the SRAM with the weights
+    if "on_chip_flash" in known and not moved["on_chip_flash"]:  # weights in SRAM, under another name
         used["sram"] = used.get("sram", 0) + used.pop("on_chip_flash")
     return tuple(_memory(summary, name, n, moved[name]) for name, n in used.items() if n or moved[name])
 
@@ -169,19 +169,17 @@ def _int(row: Row, column: str) -> int:
 
 def _float(row: Row, column: str) -> float:
     try:
-        return float(Fraction(_cell(row, column)))  # which takes neither NaN nor infinity
+        return float(Fraction(_cell(row, column)))  # refuses NaN and infinity
     except ValueError as e:
-        raise _unreadable(f"'{row[column]}' in the column '{column}' is no number") from e
+        raise _unreadable(f"'{row[column]}' in the column '{column}' is not a number") from e
 
 
 def _cell(row: Row, column: str) -> str:
     try:
         return row[column]
     except KeyError as e:
-        raise _unreadable(f"there is no column '{column}'") from e
+        raise _unreadable(f"column '{column}' is missing") from e
 
 
 def _unreadable(why: str) -> LowerError:
-    return LowerError(
-        "Vela's tables cannot be read", why=why, hint=f"the version that they are known of: {VELA.install}"
-    )
+    return LowerError("Vela's reports cannot be read", why=why, hint=f"install the tested version: {VELA.install}")

@@ -1,4 +1,4 @@
-"""A graph in which each op in question stands alone, once per precision: what Arm's partitioner is asked about."""
+"""The graph that Arm's partitioner is queried with: each op by itself, once for each precision."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from ingot.capture.op_semantics import operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import constant_of, is_float, value_of
 from ingot.targets.arm.device import FORMATS
-from ingot.targets.arm.fusions import is_rounding
+from ingot.targets.arm.quantized_markers import is_qdq
 
-STEP = 1 / 64  # no number is ever computed: any scale will do
+SCALE = 1 / 64  # any scale: nothing is computed
 
 
-def signature(node: Node) -> str:
-    """All that the backend could look at: the op, its arguments, the shapes and types of what it reads."""
+def op_signature(node: Node) -> str:
+    """All that the partitioner can look at: op, arguments, shapes and types of operands, which are constants."""
 
     def shape(n: Node) -> Any:
         val = value_of(n)
-        kind = (tuple(map(str, val.shape)), val.dtype) if isinstance(val, torch.Tensor) else signature(n)
+        kind = (tuple(map(str, val.shape)), val.dtype) if isinstance(val, torch.Tensor) else op_signature(n)
         return (kind, constant_of(n) is not None)
 
     return str((node.target, torch.fx.map_arg(node.args, shape), torch.fx.map_arg(node.kwargs, shape)))
 
 
 @dataclass
-class Question:
-    """Ops are added, then it is exported; outputs are in the order of `keys`."""
+class QueryGraph:
+    """Add ops, then export. The outputs are in the order of `keys`."""
 
     graph: Graph = field(default_factory=Graph)
     root: torch.nn.Module = field(default_factory=torch.nn.Module)
     inputs: list[torch.Tensor] = field(default_factory=list)
-    keys: list[tuple[str, str]] = field(default_factory=list)  # signature, precision
+    keys: list[tuple[str, str]] = field(default_factory=list)  # (signature, precision)
     outputs: list[Node] = field(default_factory=list)
 
     def add(self, key: str, node: Node, precision: str) -> None:
@@ -45,9 +45,9 @@ class Question:
         self.keys.append((key, precision))
 
     def _copy(self, node: Node, precision: str) -> Node:
-        """The op with operands of its own; behind a getitem the op that it takes from."""
-        made = {n: self._operand(node, n, i, precision) for i, n in enumerate(operands(node))}
-        args, kwargs = (torch.fx.map_arg(a, lambda n: made[n]) for a in (node.args, node.kwargs))
+        """The op with new operands; for a getitem also the op that it reads."""
+        copies = {n: self._operand(node, n, i, precision) for i, n in enumerate(operands(node))}
+        args, kwargs = (torch.fx.map_arg(a, lambda n: copies[n]) for a in (node.args, node.kwargs))
         return self.graph.call_function(node.target, args, kwargs)  # type: ignore[arg-type]
 
     def _operand(self, node: Node, n: Node, i: int, precision: str) -> Node:
@@ -58,14 +58,14 @@ class Question:
             return self._input(n, value_of(n).dtype) if constant is None else self._constant(constant)
         if constant is None:
             return self._dequantized(self._input(n, getattr(torch, precision)), precision)
-        return self._stored(constant, weight_axis(node), i, precision)
+        return self._quantized_constant(constant, weight_axis(node), i, precision)
 
-    def _stored(self, constant: torch.Tensor, axis: int | None, i: int, precision: str) -> Node:
-        """A constant as the plan will have it: weights and biases by channel, others as one tensor."""
+    def _quantized_constant(self, constant: torch.Tensor, axis: int | None, i: int, precision: str) -> Node:
+        """As the plan will have it: weights and biases per channel, other constants per tensor."""
         if axis is not None and i in (1, 2):
-            return self._channels(constant, "int8" if i == 1 else "int32", axis if i == 1 else 0)
-        stored = self._constant(torch.zeros(constant.shape, dtype=getattr(torch, precision)))
-        return self._dequantized(stored, precision)
+            return self._per_channel(constant, "int8" if i == 1 else "int32", axis if i == 1 else 0)
+        integers = self._constant(torch.zeros(constant.shape, dtype=getattr(torch, precision)))
+        return self._dequantized(integers, precision)
 
     def _input(self, n: Node, dtype: torch.dtype) -> Node:
         self.inputs.append(torch.zeros(tuple(value_of(n).shape), dtype=dtype))
@@ -78,18 +78,18 @@ class Question:
 
     def _quantized(self, x: Node, precision: str) -> Node:
         form, q = FORMATS[precision], torch.ops.quantized_decomposed.quantize_per_tensor.default
-        return self.graph.call_function(q, (x, STEP, 0, form.qmin, form.qmax, getattr(torch, precision)))
+        return self.graph.call_function(q, (x, SCALE, 0, form.qmin, form.qmax, getattr(torch, precision)))
 
     def _dequantized(self, x: Node, precision: str) -> Node:
         form, dq = FORMATS[precision], torch.ops.quantized_decomposed.dequantize_per_tensor.default
-        return self.graph.call_function(dq, (x, STEP, 0, form.qmin, form.qmax, getattr(torch, precision)))
+        return self.graph.call_function(dq, (x, SCALE, 0, form.qmin, form.qmax, getattr(torch, precision)))
 
-    def _channels(self, constant: torch.Tensor, dtype: str, axis: int) -> Node:
+    def _per_channel(self, constant: torch.Tensor, dtype: str, axis: int) -> Node:
         kind, many = getattr(torch, dtype), constant.shape[axis]
-        stored = self._constant(torch.zeros(constant.shape, dtype=kind))
-        scales, zeros = self._constant(torch.full((many,), STEP)), self._constant(torch.zeros(many, dtype=torch.int64))
+        integers = self._constant(torch.zeros(constant.shape, dtype=kind))
+        scales, zeros = self._constant(torch.full((many,), SCALE)), self._constant(torch.zeros(many, dtype=torch.int64))
         limits, dq = torch.iinfo(kind), torch.ops.quantized_decomposed.dequantize_per_channel.default
-        return self.graph.call_function(dq, (stored, scales, zeros, axis, limits.min + 1, limits.max, kind))
+        return self.graph.call_function(dq, (integers, scales, zeros, axis, limits.min + 1, limits.max, kind))
 
     def exported(self) -> Any:
         import torch.ao.quantization.fx._decomposed  # declares the quantize and dequantize ops
@@ -109,8 +109,8 @@ def _placeholders_first(root: torch.nn.Module, graph: Graph) -> GraphModule:
     return GraphModule(root, graph)
 
 
-def behind(output: Node) -> Iterator[Node]:
-    """The ops between an output of a question and its inputs, roundings aside."""
+def ops_before(output: Node) -> Iterator[Node]:
+    """The ops from which an output is computed, without Q/DQ."""
     seen, todo = set(), [output]
     while todo:
         node = todo.pop()
@@ -118,5 +118,5 @@ def behind(output: Node) -> Iterator[Node]:
             continue
         seen.add(node)
         todo += node.all_input_nodes
-        if not is_rounding(node):
+        if not is_qdq(node):
             yield node

@@ -1,6 +1,6 @@
-"""What Arm's targets need beside ExecuTorch, and the lines that install it.
+"""Requirements of Arm's targets besides ExecuTorch, and the commands that install them.
 
-`python -m ingot.targets.arm.requirements` prints the lines for what is missing, and `make test` runs them.
+`python -m ingot.targets.arm.requirements` prints the commands for what is missing; `make test` runs them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ingot.targets.requirements import EXECUTORCH, package
 
 
 def find_converter() -> str | None:
-    """Its path, told to the backend: it is installed beside this Python, which need not be on the PATH."""
+    """Its path. Also sets MODEL_CONVERTER_PATH for the backend: the folder of this Python may not be on the PATH."""
     beside = Path(sys.executable).parent / "model-converter"
     if beside.exists():
         os.environ.setdefault("MODEL_CONVERTER_PATH", str(beside))
@@ -28,15 +28,15 @@ def find_converter() -> str | None:
 
 
 def check_converter() -> None:
-    """It is started once: a build for another glibc is found and executable, and yet does not run."""
+    """Start it once: a build for another glibc is executable and does not run."""
     path = find_converter()
-    why = _why_not(path) if path else "it is not installed"
+    why = _start_error(path) if path else "it is not installed"
     if why:
         raise TargetError("Arm's model converter does not start", where=path, why=why, hint=CONVERTER.install)
 
 
 @cache
-def _why_not(path: str) -> str | None:
+def _start_error(path: str) -> str | None:
     try:
         done = subprocess.run([path, "--version"], capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as e:
@@ -48,20 +48,20 @@ def _why_not(path: str) -> str | None:
 CONVERTER = Requirement("model-converter", find_converter, install_line("ai_ml_sdk_model_converter"))
 VELA = package("ethos-u-vela")
 TOSA = (
-    package("tosa-tools", no_deps=True),  # its pins of numpy and flatbuffers are older than it needs
+    package("tosa-tools", no_deps=True),  # it pins older numpy and flatbuffers than it needs
     package("ml_dtypes"),
 )
 COMMON = (*EXECUTORCH, *TOSA)
 
 
 def _installable() -> list[str]:
-    """Lines for the shell, each once; those for the system only where this user may change it."""
+    """Shell commands, each once; those for system packages only for root."""
     from ingot.targets.arm.vulkan_tools import REQUIREMENTS
 
     root = hasattr(os, "geteuid") and os.geteuid() == 0 and shutil.which("apt-get")
     missing = [r.install for r in (*TOSA, VELA, CONVERTER, *REQUIREMENTS) if r.found() is None]
     lines = list(dict.fromkeys(missing))
-    system = [f"{line} || echo 'left out: {line}'" for line in lines if not line.startswith("pip ") and root]
+    system = [f"{line} || echo 'skipped: {line}'" for line in lines if not line.startswith("pip ") and root]
     return [*(line for line in lines if line.startswith("pip ")), *system]
 
 

@@ -1,4 +1,4 @@
-"""The program run whole on this machine: delegates by one of Arm's executors, the rest on the ExecuTorch runtime."""
+"""Runs Arm programs on this machine: delegates on an executor of Arm's, host ops on the ExecuTorch runtime."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ import torch
 from ingot.errors import ArtefactError
 from ingot.runtime.segments import execute
 from ingot.targets.arm.device import Device
-from ingot.targets.arm.performance import read
-from ingot.targets.arm.scenario_export import write
+from ingot.targets.arm.performance import read_performance
+from ingot.targets.arm.scenario_export import export_scenario
 from ingot.targets.arm.tosa_reference import run_tosa
-from ingot.targets.arm.vgf_contents import contents
+from ingot.targets.arm.vgf_contents import vgf_contents
 from ingot.targets.arm.vulkan_tools import REQUIREMENTS
 from ingot.targets.base import Batch, Estimate, Executor, Files, Runner, digest
 
 REFERENCE, RUNNER = "reference-model", "scenario-runner"
-SAID = {
+EXECUTED_ON = {
     REFERENCE: "TOSA reference model, on what the compiler was given",
     RUNNER: "scenario-runner on the ML emulation layers, the .vgf itself, in a child process",
 }
 
 
-def executor_of(device: Device) -> str:
-    """The .vgf itself where that can be run, unless the user says otherwise."""
-    able = device.is_gpu and all(r.found() for r in REQUIREMENTS)
-    return device.run_on or (RUNNER if able else REFERENCE)
+def executor_name(device: Device) -> str:
+    """scenario-runner where it is installed, unless the option run_on says otherwise."""
+    installed = device.is_gpu and all(r.found() for r in REQUIREMENTS)
+    return device.run_on or (RUNNER if installed else REFERENCE)
 
 
 @dataclass(frozen=True)
@@ -53,35 +53,35 @@ class ArmRunner(Runner):
         extra: Mapping[str, Executor] | None = None,
     ) -> list[list[torch.Tensor]]:
         seconds = timeout * max(1, len(batches))
-        executor = _real(seconds) if executor_of(self.device) == RUNNER else _reference(files, seconds)
+        executor = _vgf_executor(seconds) if executor_name(self.device) == RUNNER else _tosa_executor(files, seconds)
         backend = "VgfBackend" if self.device.is_gpu else "EthosUBackend"
         return execute(pte, [tuple(b) for b in batches], {backend: executor, **(extra or {})}, timeout)
 
     def executed_on(self) -> str:
-        return SAID[executor_of(self.device)]
+        return EXECUTED_ON[executor_name(self.device)]
 
     def estimate(self, files: Files) -> Estimate | None:
-        return contents(files) if self.device.is_gpu else read(self.device.name, files)
+        return vgf_contents(files) if self.device.is_gpu else read_performance(self.device.name, files)
 
     def write_scenario(
         self, folder: Path, pte: bytes, batches: Sequence[Sequence[np.ndarray]], shaders: Any = None
     ) -> None:
-        write(folder, pte, batches, shaders)
+        export_scenario(folder, pte, batches, shaders)
 
 
-def _real(seconds: float) -> Executor:
+def _vgf_executor(seconds: float) -> Executor:
     from ingot.targets.arm.scenario_runner import run_vgf
 
     return lambda payload, given, outputs: run_vgf(payload, given, outputs, seconds)
 
 
-def _reference(files: Mapping[str, Files], seconds: float) -> Executor:
+def _tosa_executor(files: Mapping[str, Files], seconds: float) -> Executor:
     return lambda payload, given, outputs: run_tosa(_tosa(payload, files), given, outputs, seconds)
 
 
 def _tosa(payload: bytes, files: Mapping[str, Files]) -> bytes:
     found = files.get(digest(payload), {}).get("graph.tosa")
     if found is None:
-        why = "the reference model runs what the compiler was given, and this program was not made by that lowering"
-        raise ArtefactError("the TOSA of this delegate is not at hand", why=why, hint="lower it again")
+        why = "the reference model runs the TOSA from lowering, and this program comes from elsewhere"
+        raise ArtefactError("the TOSA graph of this delegate is missing", why=why, hint="lower the model again")
     return found

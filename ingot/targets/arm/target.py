@@ -1,4 +1,4 @@
-"""Arm's targets: VGF for GPUs; Ethos-U55, U65 and U85, one for each size."""
+"""Arm's targets: VGF for GPUs; Ethos-U55, U65 and U85 in each size."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import Any
 from ingot.targets.arm.device import FORMATS, INT4, WEIGHT, Device
 from ingot.targets.arm.kernels import ArmKernels
 from ingot.targets.arm.lowering import ArmLowering
-from ingot.targets.arm.options import GPU_OPTIONS, NPU_OPTIONS, checked
+from ingot.targets.arm.options import GPU_OPTIONS, NPU_OPTIONS, checked_options
 from ingot.targets.arm.requirements import COMMON, CONVERTER, VELA
 from ingot.targets.arm.runner import ArmRunner
-from ingot.targets.arm.vulkan_tools import REQUIREMENTS as RUNNERS
+from ingot.targets.arm.vulkan_tools import REQUIREMENTS
 from ingot.targets.base import CostModel, Numerics, Setup, Target
 
-# Sizes are multiply-accumulates a cycle, as Vela names them.
+# MACs a cycle, as in Vela's names.
 SIZES = {"u55": (32, 64, 128, 256), "u65": (256, 512), "u85": (128, 256, 512, 1024, 2048)}
 GPU = CostModel({"int8": 1.0, "int16": 2.0, "float": 4.0})
-# An NPU is bought for its cycles: int16 where int8 would lose a branch or where it is asked for, not for less noise.
+# int16 doubles an NPU's cycles: chosen where int8 cannot represent a value or a recipe asks, not for less noise.
 NPU = CostModel({"int8": 1.0, "int16": 2.0, "float": 100.0}, wider_integers=0.0)
 
 
@@ -42,9 +42,9 @@ def _numerics(device: Device) -> Numerics:
         weight=WEIGHT,
         runs_float=device.is_gpu and "FP" in device.numbers,
         int4_weights={"int4": INT4},
-        packs_int4=not device.is_gpu,  # the converter of VGF writes a byte for each
+        packs_int4=not device.is_gpu,  # the VGF converter writes one byte for each int4 weight
         rounding="half_up",
-        multiplier_bits={"int16": 15},  # the accumulator has 48 bits and its multiplier 16, of which one is the sign
+        multiplier_bits={"int16": 15},  # a 48-bit accumulator is multiplied by 16 bits with sign
         lut_entries={"int16": 512},
     )
 
@@ -52,7 +52,7 @@ def _numerics(device: Device) -> Numerics:
 def _setup(device: Device) -> Setup:
     return Setup(
         requirements=(*COMMON, CONVERTER if device.is_gpu else VELA),
-        extras=RUNNERS if device.is_gpu else (),
+        extras=REQUIREMENTS if device.is_gpu else (),
         options=GPU_OPTIONS if device.is_gpu else NPU_OPTIONS,
         configure=partial(_configured, device),
     )
@@ -66,7 +66,7 @@ def _description(device: Device) -> str:
 
 
 def _configured(device: Device, options: Mapping[str, Any]) -> Target:
-    return _target(replace(device, **checked(device, options)))
+    return _target(replace(device, **checked_options(device, options)))
 
 
 TARGETS = (

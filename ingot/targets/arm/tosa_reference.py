@@ -1,4 +1,4 @@
-"""A TOSA graph on Arm's reference model, in a child process: a native crash or a hang becomes a sentence."""
+"""Runs a TOSA graph on Arm's reference model, in a child process. A crash or a timeout raises ArtefactError."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def run_tosa(tosa: bytes, given: list[list[Any]], outputs: int, seconds: float) -> list[list[Any]]:
-    """The outputs for each batch of arrays."""
+    """The outputs of each batch."""
     import numpy as np
 
     with tempfile.TemporaryDirectory(prefix="ingot-tosa-run-") as name:
@@ -27,8 +27,8 @@ def _outputs(out: Any, b: int, outputs: int) -> list[Any]:
 
     made = [k for k in out.files if k.startswith(f"{b}_")]
     if len(made) != outputs:
-        why = f"the program expects {outputs} and it gives {len(made)}"
-        raise ArtefactError("the TOSA graph has other outputs than its program", why=why, hint="lower the model again")
+        why = f"the program expects {outputs}, the TOSA graph has {len(made)}"
+        raise ArtefactError("wrong number of outputs of the TOSA graph", why=why, hint="lower the model again")
     return [out[f"{b}_{i}"] for i in range(outputs)]
 
 
@@ -39,13 +39,13 @@ def _launch(folder: Path, batches: int, seconds: float) -> None:
     try:
         done = subprocess.run(command, capture_output=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired as e:
-        raise ArtefactError("the TOSA reference model did not end", why=f"it took more than {seconds:g} s") from e
+        raise ArtefactError("the TOSA reference model timed out", why=f"it took more than {seconds:g} s") from e
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-3:]
         raise ArtefactError("the TOSA reference model failed", why=" | ".join(last) or f"exit code {done.returncode}")
 
 
-# ---- from here on: inside the child ----
+# ---- in the child process ----
 
 
 def main(folder: Path, batches: int) -> None:

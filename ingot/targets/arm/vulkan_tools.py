@@ -1,4 +1,4 @@
-"""Arm's tools that run a .vgf here, with the Vulkan they need: where they are, and what it means when they fail."""
+"""Arm's tools for .vgf files and the Vulkan loader and driver they need: where they are, and what their errors mean."""
 
 from __future__ import annotations
 
@@ -18,52 +18,52 @@ from ingot.core.versions import install_line
 from ingot.errors import ArtefactError
 from ingot.targets.base import Requirement
 
-STACK = ("VkLayer_Graph", "VkLayer_Tensor")  # the upper first: it computes on the tensors of the lower
+STACK = ("VkLayer_Graph", "VkLayer_Tensor")  # in this order: the graph layer uses the tensors of the other
 
 
-def call(
+def run_tool(
     tool: Requirement, arguments: list[str], seconds: float, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
-    demand(tool)
+    require_tools(tool)
     command = [str(tool.found()), *arguments]
     how: dict[str, Any] = {"capture_output": True, "stdin": subprocess.DEVNULL, "text": True, "errors": "replace"}
     try:
         return subprocess.run(command, env=env, timeout=seconds, check=False, **how)
     except subprocess.TimeoutExpired as e:
-        hint = "give it more time (run_timeout in the recipe) or fewer batches"
-        raise ArtefactError(f"{tool.name} did not end", why=f"it took more than {seconds:g} s", hint=hint) from e
+        hint = "a larger run_timeout in the recipe, or fewer batches"
+        raise ArtefactError(f"{tool.name} timed out", why=f"it took more than {seconds:g} s", hint=hint) from e
     except OSError as e:
         raise ArtefactError(f"{tool.name} does not start", why=str(e), hint=tool.install) from e
 
 
-def demand(*needed: Requirement) -> None:
+def require_tools(*needed: Requirement) -> None:
     if missing := [r for r in needed if r.found() is None]:
         why = f"not found: {', '.join(r.name for r in missing)}"
         remedies = dict.fromkeys(_remedy(r) for r in missing)
-        raise ArtefactError("nothing here runs a .vgf", why=why, hint="; ".join(remedies))
+        raise ArtefactError("a .vgf cannot be run here", why=why, hint="; ".join(remedies))
 
 
 def _remedy(needed: Requirement) -> str:
-    misled = [v for v in CHOOSING if needed is DRIVER and os.environ.get(v)]
-    return f"unset {' and '.join(misled)}: no driver named there works" if misled else needed.install
+    wrong = [v for v in DRIVER_VARIABLES if needed is DRIVER and os.environ.get(v)]
+    return f"unset {' and '.join(wrong)}: no driver named there works" if wrong else needed.install
 
 
-def failure(tool: Requirement, done: subprocess.CompletedProcess[str]) -> ArtefactError:
+def tool_error(tool: Requirement, done: subprocess.CompletedProcess[str]) -> ArtefactError:
     lines = [line for line in f"{done.stdout}\n{done.stderr}".splitlines() if line and "WARNING" not in line][-3:]
-    said = " | ".join(lines) or _ending(done.returncode)
-    for sign, why, needed in CAUSES:
-        if re.search(sign, said):
+    said = " | ".join(lines) or _exit_reason(done.returncode)
+    for pattern, why, needed in CAUSES:
+        if re.search(pattern, said):
             return ArtefactError(f"{tool.name} failed", why=f"{why}: {said}", hint=_remedy(needed or tool))
-    hint = f"is what it was given whole, and made for this version of the tools? {tool.install}"
+    hint = f"the file may be damaged or made for another version of the tools: {tool.install}"
     return ArtefactError(f"{tool.name} failed", why=said, hint=hint)
 
 
-def _ending(code: int) -> str:
-    return f"it died of {signal.Signals(-code).name}" if code < 0 else f"it ended with code {code} and left no results"
+def _exit_reason(code: int) -> str:
+    return f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}, no results"
 
 
 def _installed(package: str, name: str) -> Path | None:
-    """A file of a package, wherever its wheel puts it; not the script in Python that stands for it outside."""
+    """A file of an installed package; not its wrapper script outside the package."""
     try:
         files = importlib.metadata.files(package) or []
     except importlib.metadata.PackageNotFoundError:
@@ -77,14 +77,14 @@ def _find_tool(name: str, package: str) -> str | None:
     return shutil.which(name) if found is None else str(found)
 
 
-def layers() -> list[tuple[Path, Path]]:
-    """Manifest and library of each layer that is installed, the upper first."""
+def emulation_layers() -> list[tuple[Path, Path]]:
+    """Manifest and library of each installed layer, in the order of STACK."""
     pairs = [(_installed(EMULATION, f"{name}.json"), _installed(EMULATION, f"lib{name}.so")) for name in STACK]
     return [(manifest, library) for manifest, library in pairs if manifest and library]
 
 
 def _find_layers() -> str | None:
-    return importlib.metadata.version(EMULATION) if len(layers()) == len(STACK) else None
+    return importlib.metadata.version(EMULATION) if len(emulation_layers()) == len(STACK) else None
 
 
 def _tool(name: str, package: str) -> Requirement:
@@ -93,24 +93,25 @@ def _tool(name: str, package: str) -> Requirement:
 
 def _find_loader() -> str | None:
     try:
-        return ctypes.CDLL("libvulkan.so.1")._name  # as the runner does
+        return ctypes.CDLL("libvulkan.so.1")._name  # as the runner loads it
     except OSError:
         return None
 
 
 def _find_driver() -> str | None:
-    """Manifests of drivers, looked for where the loader looks."""
-    if given := next(filter(None, map(os.environ.get, CHOOSING)), None):
-        files = [Path(p) for p in given.split(os.pathsep)]
+    """Driver manifests, searched where the Vulkan loader searches."""
+    if chosen := next(filter(None, map(os.environ.get, DRIVER_VARIABLES)), None):
+        files = [Path(p) for p in chosen.split(os.pathsep)]
     else:
-        places = [p for v, usual in SEARCHED.items() for p in (os.environ.get(v) or usual).split(os.pathsep)]
-        files = [f for p in (*ALWAYS, *places) for f in sorted(Path(p).expanduser().glob("vulkan/icd.d/*.json"))]
+        given = [p for v, usual in SEARCH_VARIABLES.items() for p in (os.environ.get(v) or usual).split(os.pathsep)]
+        folders = [Path(p).expanduser() for p in (*SYSTEM_FOLDERS, *given)]
+        files = [f for folder in folders for f in sorted(folder.glob("vulkan/icd.d/*.json"))]
     return ", ".join(f.name for f in files if f.exists()) or None
 
 
-CHOOSING = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")  # the second is the older name; both replace the search
-ALWAYS = ("/usr/local/etc", "/etc")
-SEARCHED = {  # variable -> what stands in for it
+DRIVER_VARIABLES = ("VK_DRIVER_FILES", "VK_ICD_FILENAMES")  # old name second; both replace the search
+SYSTEM_FOLDERS = ("/usr/local/etc", "/etc")
+SEARCH_VARIABLES = {  # variable -> its default
     "XDG_CONFIG_HOME": "~/.config",
     "XDG_CONFIG_DIRS": "/etc/xdg",
     "XDG_DATA_HOME": "~/.local/share",
@@ -125,7 +126,7 @@ LOADER = Requirement("Vulkan loader", _find_loader, DEBIAN)
 DRIVER = Requirement("Vulkan driver", _find_driver, DEBIAN)
 RUNNING = (RUNNER, LAYERS, LOADER, DRIVER)
 REQUIREMENTS = (*RUNNING, VGF_DUMP)
-# What the tools say, what that means, and what is to be installed anew (None: the tool itself).
+# Pattern in a tool's output, what it means, what to install again (None: the tool itself).
 CAUSES = (
     ("GLIBC|error while loading shared libraries", "it was built for another system", None),
     ("Failed to load vulkan library", "the Vulkan loader does not load", LOADER),

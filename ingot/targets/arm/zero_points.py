@@ -1,4 +1,4 @@
-"""How Vela compiles a sum: by the zero point of what it reads."""
+"""Which zero point makes a sum faster: Vela compiles it by the zero point of its input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ingot.targets.arm.device import Device
 
 
 def prefers_zero_point_zero(device: Device, node: Node) -> bool | None:
-    """On U85 another one is subtracted first. The others make a convolution of it then, which is quicker than a sum."""
+    """U85 subtracts a zero point other than 0 first. U55 and U65 then compile a convolution, which is faster."""
     if device.is_gpu or not is_call(node, "sum"):
         return None
     return device.name.startswith("ethos-u85")

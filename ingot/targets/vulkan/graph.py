@@ -1,4 +1,4 @@
-"""A delegate's payload decoded: the ops in order, the values they read and write, the bytes of its constants."""
+"""Decodes the payload of a Vulkan delegate: its op calls, values and constants."""
 
 from __future__ import annotations
 
@@ -14,35 +14,35 @@ from ingot.errors import ArtefactError
 
 
 @dataclass(frozen=True)
-class Call:
-    """One op: its name as the runtime looks it up, the values it is given, the one it writes."""
+class OpCall:
+    """One op: its name in the runtime's registry, and the indices of its arguments and of its result."""
 
     name: str
-    given: tuple[int, ...]
-    made: int
+    inputs: tuple[int, ...]
+    output: int
 
 
 @dataclass(frozen=True, eq=False)
-class Graph:
-    calls: tuple[Call, ...]
-    values: tuple[Any, ...]  # of the serialised kinds: VkTensor, Int, IntList, SymInt, ...
+class VulkanGraph:
+    calls: tuple[OpCall, ...]
+    values: tuple[Any, ...]  # of the schema's types: VkTensor, Int, IntList, SymInt, ...
     constants: Mapping[int, torch.Tensor]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
 
     def dtype(self, value: int) -> torch.dtype:
-        return dtype_of(self.values[value])
+        return torch_dtype(self.values[value])
 
 
-def dtype_of(tensor: Any) -> torch.dtype:
-    """The schema's names are torch's, in capitals."""
+def torch_dtype(tensor: Any) -> torch.dtype:
+    """The schema has torch's names in capitals."""
     found = getattr(torch, tensor.datatype.name.lower())
     assert isinstance(found, torch.dtype)
     return found
 
 
-def decoded(payload: bytes, named: Any) -> Graph:
-    """`named` is the data that the program file keeps beside its delegates."""
+def decode_delegate(payload: bytes, named: Any) -> VulkanGraph:
+    """`named`: the named data of the .pte, in which the constants are."""
     from executorch.backends.vulkan.serialization.vulkan_graph_serialize import (
         extract_vk_flatbuffer,
         flatbuffer_to_vk_graph,
@@ -55,15 +55,17 @@ def decoded(payload: bytes, named: Any) -> Graph:
     values = tuple(v.value for v in graph.values)
     found = {i: v for i, v in enumerate(values) if getattr(v, "constant_id", -1) >= 0}
     constants = {i: _constant(v, graph.constants[v.constant_id], named) for i, v in found.items()}
-    calls = tuple(Call(c.name, tuple(c.args[:-1]), c.args[-1]) for c in graph.chain)
-    return Graph(calls, values, constants, tuple(graph.input_ids), tuple(graph.output_ids))
+    calls = tuple(OpCall(c.name, tuple(c.args[:-1]), c.args[-1]) for c in graph.chain)
+    return VulkanGraph(calls, values, constants, tuple(graph.input_ids), tuple(graph.output_ids))
 
 
-def _constant(tensor: Any, place: Any, named: Any) -> torch.Tensor:
-    entry = named.pte_data.get(place.named_key) if named else None
+def _constant(tensor: Any, reference: Any, named: Any) -> torch.Tensor:
+    entry = named.pte_data.get(reference.named_key) if named else None
     if entry is None:
-        raise ArtefactError("the Vulkan delegate lacks a constant", why=f"the file has no data named {place.named_key}")
+        raise ArtefactError(
+            "a constant of the Vulkan delegate is missing", why=f"the file has no data named {reference.named_key}"
+        )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # not to be written: nothing here writes into a constant, and copies are large
-        stored = torch.frombuffer(named.buffers[entry.buffer_index], dtype=dtype_of(tensor))
+        warnings.simplefilter("ignore")  # torch warns that the buffer is read-only; nothing writes to a constant
+        stored = torch.frombuffer(named.buffers[entry.buffer_index], dtype=torch_dtype(tensor))
     return stored[: math.prod(tensor.dims)].reshape(tensor.dims)

@@ -1,6 +1,6 @@
-"""A decoded Vulkan graph, op by op in torch: what its shaders are asked to compute, from the bytes that they will read.
+"""Interprets a decoded Vulkan graph op by op in torch, with the constants from the file.
 
-An op of ATen is itself; a fused op is written out in `kernels`. Types and shapes are held to what the graph declares.
+ATen ops run as they are, fused ops as in `kernels`. Types and shapes are checked against those that the graph declares.
 """
 
 from __future__ import annotations
@@ -13,72 +13,73 @@ from typing import Any
 import torch
 
 from ingot.errors import ArtefactError
-from ingot.targets.vulkan.graph import Call, Graph, decoded
+from ingot.targets.vulkan.graph import OpCall, VulkanGraph, decode_delegate
 from ingot.targets.vulkan.kernels import KERNELS
 
 
-class Delegates:
-    """Runs the delegates of one program, whose constants lie beside them in the file."""
+class DelegateInterpreter:
+    """An Executor for the delegates of one .pte. `named`: its named data, with the constants."""
 
     def __init__(self, named: Any) -> None:
-        self.named, self.graphs = named, dict[bytes, Graph]()
+        self.named, self.graphs = named, dict[bytes, VulkanGraph]()
 
     def __call__(self, payload: bytes, batches: list[list[Any]], outputs: int) -> list[list[Any]]:
         graph = self._graph(payload)
         with torch.no_grad():
-            return [interpreted(graph, [torch.from_numpy(a) for a in arrays]) for arrays in batches]
+            return [interpret(graph, [torch.from_numpy(a) for a in arrays]) for arrays in batches]
 
-    def _graph(self, payload: bytes) -> Graph:
-        """Decoded once: with state it is called batch by batch."""
+    def _graph(self, payload: bytes) -> VulkanGraph:
+        """Decoded once: a program with state is run batch by batch."""
         if payload not in self.graphs:
-            self.graphs[payload] = decoded(payload, self.named)
-            refuse_unknown(self.graphs[payload])
+            self.graphs[payload] = decode_delegate(payload, self.named)
+            check_registered(self.graphs[payload])
         return self.graphs[payload]
 
 
-def refuse_unknown(graph: Graph) -> None:
-    """The partitioner takes ops that the runtime does not register; only a device would find that out."""
-    lacking = sorted({c.name for c in graph.calls} - _registered())
-    if lacking:
-        why = f"its runtime registers no {', '.join(lacking)}"
-        raise ArtefactError("the Vulkan delegate holds what no shader computes", why=why)
+def check_registered(graph: VulkanGraph) -> None:
+    """Refuse ops that the runtime does not register. The partitioner takes some, and only a device would fail."""
+    missing = sorted({c.name for c in graph.calls} - _registered())
+    if missing:
+        why = f"its runtime does not register {', '.join(missing)}"
+        raise ArtefactError("the Vulkan delegate has ops without a shader", why=why)
 
 
 @lru_cache(maxsize=1)
 def _registered() -> frozenset[str]:
-    """A list, since no runtime is at hand to ask."""
+    """From a file: the ExecuTorch wheel has no Vulkan runtime to query."""
     lines = files("ingot.targets.vulkan").joinpath("shaders.txt").read_text().splitlines()
     return frozenset(line for line in lines if not line.startswith("#"))
 
 
-def interpreted(graph: Graph, given: list[torch.Tensor]) -> list[Any]:
+def interpret(graph: VulkanGraph, given: list[torch.Tensor]) -> list[Any]:
+    """The outputs as numpy arrays, or as numbers."""
     held: dict[int, Any] = dict(graph.constants)
     held |= {i: _as_declared(graph, i, x) for i, x in zip(graph.inputs, given, strict=True)}
     for call in graph.calls:
-        _store(graph, held, call, _made(graph, held, call))
+        _store(graph, held, call, _run(graph, held, call))
     return [held[i].contiguous().numpy() if isinstance(held[i], torch.Tensor) else held[i] for i in graph.outputs]
 
 
-def _as_declared(graph: Graph, value: int, x: Any) -> Any:
-    """Of the declared type; shapes that vary are declared by the largest."""
+def _as_declared(graph: VulkanGraph, value: int, x: Any) -> Any:
+    """Converted to the declared type. A dynamic shape is declared by its upper bound."""
     if not isinstance(x, torch.Tensor) or not hasattr(graph.values[value], "dims"):
         return x
-    most = graph.values[value].dims
-    if len(most) != x.dim() or any(a > b for a, b in zip(x.shape, most, strict=True)):
-        why = f"a value of {tuple(x.shape)} is declared as {tuple(most)}"
-        raise ArtefactError("the Vulkan delegate contradicts itself", why=why)
+    bound = graph.values[value].dims
+    if len(bound) != x.dim() or any(a > b for a, b in zip(x.shape, bound, strict=True)):
+        why = f"a value has shape {tuple(x.shape)}, declared is {tuple(bound)}"
+        raise ArtefactError("the Vulkan delegate computes an undeclared shape", why=why)
     return x.to(graph.dtype(value))
 
 
-def _store(graph: Graph, held: dict[int, Any], call: Call, made: Any) -> None:
-    several = hasattr(graph.values[call.made], "items")
-    places = graph.values[call.made].items if several else [call.made]
-    for place, x in zip(places, made if several else [made], strict=True):
-        held[place] = _as_declared(graph, place, x)
+def _store(graph: VulkanGraph, held: dict[int, Any], call: OpCall, result: Any) -> None:
+    several = hasattr(graph.values[call.output], "items")
+    indices = graph.values[call.output].items if several else [call.output]
+    for index, x in zip(indices, result if several else [result], strict=True):
+        held[index] = _as_declared(graph, index, x)
 
 
-def _made(graph: Graph, held: dict[int, Any], call: Call) -> Any:
-    given = [_argument(graph, held, i) for i in call.given]
+def _run(graph: VulkanGraph, held: dict[int, Any], call: OpCall) -> Any:
+    given = [_argument(graph, held, i) for i in call.inputs]
     try:
         return KERNELS[call.name](*given) if call.name in KERNELS else _by_torch(call.name, given)
     except ArtefactError:
@@ -88,7 +89,7 @@ def _made(graph: Graph, held: dict[int, Any], call: Call) -> Any:
         raise ArtefactError(f"{call.name} of the Vulkan delegate cannot be run", why=why) from e
 
 
-def _argument(graph: Graph, held: dict[int, Any], value: int) -> Any:
+def _argument(graph: VulkanGraph, held: dict[int, Any], value: int) -> Any:
     if value in held:
         return held[value]
     kind, stored = type(graph.values[value]).__name__, graph.values[value]
@@ -96,14 +97,14 @@ def _argument(graph: Graph, held: dict[int, Any], value: int) -> Any:
         return [_argument(graph, held, i) for i in stored.items]
     if kind == "Null":
         return None
-    return next(iter(vars(stored).values()))  # a number, a text or a list of numbers
+    return next(iter(vars(stored).values()))  # a number, a string or a list of numbers
 
 
 def _by_torch(name: str, given: list[Any]) -> Any:
-    """By the op of that name; a type among its arguments is not in the file, the value that it makes has it."""
+    """By the torch op of that name. The file has no dtype arguments: the result gets its declared type."""
     *path, packet, overload = ["", *name.split(".")]
     if not path:
-        return getattr(operator, overload)(*given)  # of python's numbers
+        return getattr(operator, overload)(*given)  # arithmetic on Python numbers
     op = getattr(getattr(getattr(torch.ops, path[-1] or "aten"), packet), overload)
     schema = op._schema.arguments
     named = {a.name: x for a, x in zip(schema, given, strict=True) if a.kwarg_only and x is not None}

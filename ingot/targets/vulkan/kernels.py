@@ -1,4 +1,4 @@
-"""Fused ops as the shaders compute them. Named one by one: their packed weights have no counterpart in torch."""
+"""Fused ops of the Vulkan backend as its shaders compute them: their packed weights have no counterpart in torch."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from torch import Tensor
 
 
 def _unpacked(packed: Tensor) -> Tensor:
-    """Two codes a byte, the first in the lower half, counted from -8."""
+    """int4 weights: two in a byte, the first in the low bits, with an offset of 8."""
     both = torch.stack([packed & 15, packed >> 4], -1).to(torch.int8) - 8
     return both.reshape(packed.shape[0], -1)
 
 
 def _weight(packed: Tensor, scales: Tensor, group: int, width: int) -> Tensor:
-    """rows x width; scales lie as groups x rows, and rows may be filled up."""
+    """The float weight, rows x width. Scales are groups x rows; rows may be padded."""
     codes = _unpacked(packed)[:, :width]
     by_row = scales.t()[: codes.shape[0]].float()
     return codes.view(codes.shape[0], -1, group).float().mul_(by_row[:, :, None]).view(codes.shape)
@@ -30,7 +30,7 @@ def linear_dq8ca_q4gsw(
     x: Tensor, scale: Tensor, zero: Tensor, packed: Tensor, sums: Tensor, scales: Tensor, group: int,
     bias: Tensor | None = None,
 ) -> Tensor:  # fmt: skip
-    """Each token times the inverse of its scale, rounded; what its zero point adds is taken off by sums of groups."""
+    """Dynamic int8 activations per token. `sums`: group sums of the weights, which correct for the zero point."""
     by_token = (*x.shape[:-1], 1)
     step, middle = scale.reshape(by_token), zero.reshape(by_token).float()
     codes = (x * (1 / step)).round().add(middle).clamp(-128, 127)
@@ -43,7 +43,7 @@ def linear_dq8ca_q4gsw(
 
 
 def embedding_q4gsw(packed: Tensor, scales: Tensor, group: int, indices: Tensor, linear: bool = False) -> Tensor:
-    """`linear`: packed as weights of linears are; else the first code is in the upper half."""
+    """`linear`: packed as the weight of a linear; else the first of two is in the high bits."""
     rows = packed[indices.long().reshape(-1)]
     codes = _unpacked(rows if linear else (rows >> 4) | (rows << 4)).float()
     by_row = scales[indices.long().reshape(-1)].float().reshape(len(rows), -1, 1)
@@ -55,14 +55,14 @@ def rms_norm(x: Tensor, weight: Tensor, eps: float) -> Tensor:
 
 
 def choose_qparams_affine(x: Tensor, _mapping: str, _block: Any, _dtype: None, low: int, high: int, *_: Any) -> Any:
-    """By row: the one form that has a shader. Zero is among the numbers, and codes reach from end to end."""
+    """Asymmetric, one scale for each row: the only form with a shader. The range includes zero."""
     least, most = x.amin(-1).clamp_max(0), x.amax(-1).clamp_min(0)
     scale = ((most - least) / (high - low)).clamp_min(torch.finfo(torch.float32).eps)
     return scale, (low - (least / scale).round()).clamp(low, high)
 
 
 def select_as_symint(x: Tensor, dim: int, index: int) -> int:
-    """A position that is read: a number to the ops after it."""
+    """An element as a Python number, for ops with a symbolic argument."""
     return int(x.select(dim, index))
 
 

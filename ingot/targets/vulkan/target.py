@@ -1,4 +1,4 @@
-"""The Vulkan target: GPUs through ExecuTorch's shaders. Float, and 4-bit weights that fuse into a linear."""
+"""The Vulkan target: GPUs through ExecuTorch's shaders, in float and with 4-bit weights."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from ingot.targets.base import (
     WeightOnly,
 )
 from ingot.targets.requirements import EXECUTORCH
-from ingot.targets.vulkan.interpreter import Delegates
+from ingot.targets.vulkan.interpreter import DelegateInterpreter
 from ingot.targets.xnnpack.kernels import XnnpackKernels
 
 BACKEND = "VulkanBackend"
 EXECUTED_ON = "torch: the serialised Vulkan graph was decoded and interpreted op by op; no shader ran"
-FUSED = "only groups of four-bit weights fuse into its linear; others would be written out as float numbers"
+ONLY_INT4 = "only per-group 4-bit weights fuse into its linear; others would be stored as float"
 RULES = tuple(module.RULE for module in (slice_scatter, index_put, rms_norm, where_scalar))
 
 
 class VulkanKernels(Kernels):
     def ability(self, node: Node) -> Ability:
-        """Its partitioner decides when the program is lowered; a host op has its reason then."""
-        return Ability(frozenset({"float"}), "Vulkan's partitioner is asked when the program is lowered")
+        """Float for every op: the partitioner decides while lowering."""
+        return Ability(frozenset({"float"}), "Vulkan's partitioner decides while lowering")
 
     def weight_axis(self, node: Node) -> int | None:
         return XnnpackKernels().weight_axis(node)
@@ -49,8 +49,8 @@ class VulkanKernels(Kernels):
 
 class VulkanLowering(Lowering):
     backend_id = BACKEND
-    resizes_at_runtime = True  # at every call, from its inputs on
-    hints = {"weights:8w": FUSED, "weights:8da8w": FUSED}  # noqa: RUF012
+    resizes_at_runtime = True  # at every call, from the sizes of its inputs
+    hints = {"weights:8w": ONLY_INT4, "weights:8da8w": ONLY_INT4}  # noqa: RUF012
 
     def partitioners(self) -> list[Any]:
         return _partitioners()
@@ -66,7 +66,7 @@ def _partitioners() -> list[Any]:
     from executorch.backends.vulkan.partitioner.vulkan_partitioner import VulkanPartitioner
 
     class WithoutState(VulkanPartitioner):  # type: ignore[misc]
-        """State stays the program's: taken in, its new value is an output that the delegate's call has no place for."""
+        """Mutable buffers stay outside: the new value of one inside would be an output that the delegate call lacks."""
 
         def partition(self, exported_program: Any) -> Any:
             result = super().partition(exported_program)
@@ -93,7 +93,7 @@ class VulkanRunner(Runner):
         extra: Mapping[str, Executor] | None = None,
     ) -> list[list[torch.Tensor]]:
         file = read(pte, method)
-        return run_file(file, batches, {BACKEND: Delegates(file.named_data), **(extra or {})}, timeout)
+        return run_file(file, batches, {BACKEND: DelegateInterpreter(file.named_data), **(extra or {})}, timeout)
 
     def executed_on(self) -> str:
         return EXECUTED_ON
@@ -103,7 +103,7 @@ VULKAN = Target(
     name="vulkan",
     description="GPUs through ExecuTorch's Vulkan shaders: float, and linears with 4-bit weights",
     numerics=Numerics(
-        formats={},  # its static int8 was not tried here
+        formats={},  # static int8 is not supported yet
         weight=Format("int8", -127, 127, symmetric=True),
         runs_float=True,
         bias="float",

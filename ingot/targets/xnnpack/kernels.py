@@ -1,4 +1,4 @@
-"""What XNNPACK's kernels can do: asked of its partitioner, not written down again."""
+"""What XNNPACK's kernels can do, as its partitioner's configs say."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ingot.capture.op_semantics.weighted_ops import groups_of, weight_axis
 from ingot.core.fx import fake_mode_of, value_of
 from ingot.targets.base import Ability, Kernels
 
-NOWHERE: frozenset[str] = frozenset()
+HOST_ONLY: frozenset[str] = frozenset()
 FLOAT = frozenset({"float"})
 BOTH = frozenset({"float", "int8"})
 
@@ -30,18 +30,18 @@ class XnnpackKernels(Kernels):
         return _fuses(producer, activation)
 
     def requantizes(self, node: Node) -> bool:
-        """Its averaging kernel multiplies anyway and has an output scale; kernels that move or clamp have none."""
+        """Only the mean kernel has an output scale of its own; kernels that move or clamp have none."""
         return edge_ops(node) == ("mean.dim",)
 
     def weight_axis(self, node: Node) -> int | None:
-        """Per output channel; grouped transposed convolutions take one scale only."""
+        """Per output channel; a grouped transposed convolution has one scale for the whole weight."""
         axis = weight_axis(node)
         return None if axis == 1 and groups_of(node) > 1 else axis
 
 
 @cache
 def _configs() -> dict[str, Any]:
-    """The partitioner's own rows by edge op name: precisions, fused activations, constraints."""
+    """The partitioner's configs by edge op name: precisions, fused activations, constraints."""
     from executorch.backends.xnnpack.partition.xnnpack_partitioner import XnnpackPartitioner
 
     return dict(XnnpackPartitioner().target_partitioner_configs)
@@ -55,18 +55,18 @@ def _decompositions() -> dict[Any, Any]:
 
 
 def _ability(node: Node) -> Ability:
-    """int8 if the backend sees exactly one op here and lists static quantization for it; float if it lists them all."""
+    """int8 if it is one edge op with static quantization; float if the partitioner has a config for each edge op."""
     names = edge_ops(node)
-    lacking = next((n for n in names if n not in _configs()), None)
-    if lacking is not None:
-        return Ability(NOWHERE, f"XNNPACK's partitioner has no entry for {lacking}")
+    missing = next((n for n in names if n not in _configs()), None)
+    if missing is not None:
+        return Ability(HOST_ONLY, f"XNNPACK's partitioner has no entry for {missing}")
     if len(names) != 1:
-        return Ability(FLOAT, f"XNNPACK sees it as {' + '.join(names) or 'nothing'}: no single int8 kernel")
+        return Ability(FLOAT, f"it becomes {' + '.join(names) or 'nothing'}: XNNPACK has no single int8 kernel for it")
     if names[0] == "constant_pad_nd.default" and min(node.args[1], default=0) >= 0:  # type: ignore[type-var,arg-type]
-        return Ability(BOTH, "XNNPACK's own passes leave a pad of int8 numbers unloadable unless it ends in a quantize")
+        return Ability(BOTH, "XNNPACK's passes make an int8 pad unloadable unless a quantize follows it")
     if not _static(names[0]):
         return Ability(FLOAT, f"XNNPACK runs {names[0]} in float only")
-    if (why := _beyond(node, names[0])) is not None:
+    if (why := _unsupported_arguments(node, names[0])) is not None:
         return Ability(FLOAT, why)
     return Ability(BOTH, f"XNNPACK lists static int8 for {names[0]}")
 
@@ -77,14 +77,14 @@ def _static(name: str) -> bool:
     return ConfigPrecisionType.STATIC_QUANT in _configs()[name].supported_precision_types()
 
 
-def _beyond(node: Node, name: str) -> str | None:
-    """Constraints that the partitioner checks on its own graph, where it is too late to plan otherwise."""
+def _unsupported_arguments(node: Node, name: str) -> str | None:
+    """Constraints that the partitioner checks while lowering, when the plan is already made."""
     if name == "mean.dim" and not _is_global_average(node):
-        return "XNNPACK averages in int8 only over the last two of four dimensions, kept"
+        return "XNNPACK has an int8 mean only over the last two of four dimensions, with keepdim"
     if name == "convolution.default" and value_of(node).dim() not in (3, 4):
-        return "XNNPACK convolves batches in one or two dimensions only"
+        return "XNNPACK has 1-d and 2-d convolutions with a batch dimension only"
     if node.kwargs.get("alpha", 1) != 1:
-        return "XNNPACK adds without a factor"
+        return "XNNPACK adds without alpha"
     return None
 
 
@@ -97,7 +97,7 @@ _edge_cache: dict[Any, tuple[str, ...]] = {}
 
 
 def edge_ops(node: Node) -> tuple[str, ...]:
-    """The edge ops this node becomes, under the names that the partitioner uses."""
+    """The edge ops that the node becomes, by the partitioner's names."""
     key = _signature(node)
     if key not in _edge_cache:
         _edge_cache[key] = _traced_ops(node)
@@ -118,7 +118,7 @@ def _traced_ops(node: Node) -> tuple[str, ...]:
         return (own,)
     try:
         graph = _decomposed(node)
-    except Exception:  # tracing one op alone may lack context (symbols, effects): the op then stands for itself
+    except Exception:  # one op alone may lack context (symbols, effects): assume that it is not decomposed
         return (own,)
     calls = [n for n in graph.nodes if n.op == "call_function" and isinstance(n.target, torch._ops.OpOverload)]
     return tuple(_edge_name(n.target) for n in calls)
@@ -139,7 +139,7 @@ def _decomposed(node: Node) -> torch.fx.Graph:
 
 
 def _edge_name(target: Any) -> str:
-    """aten.permute.default -> permute_copy.default, if that is how the partitioner knows it."""
+    """aten.permute.default -> permute_copy.default, where the partitioner has that name."""
     name = (
         f"{target.overloadpacket.__name__}.{target._overloadname}" if hasattr(target, "overloadpacket") else str(target)
     )
@@ -149,7 +149,7 @@ def _edge_name(target: Any) -> str:
 
 
 def _fuses(producer: Node, activation: Node) -> bool:
-    """The backend lists the activation among those that end the producer's kernel, or pads inside a convolution."""
+    """The config lists the activation among the producer's fused ones, or a zero pad goes into a convolution."""
     ops, after = edge_ops(producer), edge_ops(activation)
     if ops == ("constant_pad_nd.default",):
         return weight_axis(activation) == 0 and after == ("convolution.default",) and _pads_zeros_in_space(producer)

@@ -1,4 +1,4 @@
-"""XNNPACK's partitioner, the rewrites for it and hints for ops that it lacks."""
+"""Lowering for XNNPACK: partitioner, rewrites, and hints for ops without a kernel."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from ingot.patches.xnnpack import without_idle_patterns
 from ingot.targets.base import Lowering, RewriteRule
 from ingot.targets.xnnpack.rules import RULES
 
-# Advice only, nothing depends on it: what a person would write instead.
-GARBAGE = "it has no kernel for float activations with integer weights, and takes the codes for float numbers"
+# Advice for the user; no decision depends on it.
+WRONG_RESULTS = "it has no kernel for float activations with integer weights, and reads the integers as float"
 HINTS = {
-    "weights:4w": GARBAGE,
-    "weights:8w": GARBAGE,
+    "weights:4w": WRONG_RESULTS,
+    "weights:8w": WRONG_RESULTS,
     "pow": "for p = 2 write x * x; for positive x write torch.exp(p * torch.log(x))",
     "erf": "the tanh form of gelu has a kernel",
-    "embedding": "keep it at the edge, or look vectors up outside and pass them in",
+    "embedding": "make it the first op, or pass the vectors as input",
     "where": "multiply by a mask of zeros and ones, or add one of -1e9",
-    "index": "an index that is a constant is folded into slices: make it one",
+    "index": "a constant index becomes slices",
     "expand_copy": "let the next op broadcast instead",
-    "split_with_sizes_copy": "give the sizes as numbers, so that it becomes slices",
+    "split_with_sizes_copy": "constant sizes become slices",
 }
 
 
 class XnnpackLowering(Lowering):
     backend_id = "XnnpackBackend"
     resizes_at_runtime = True
-    alignment = 64  # a cache line: weights are packed anew when they are loaded
+    alignment = 64  # a cache line is enough: weights are packed again when they are loaded
     hints = HINTS
 
     def partitioners(self) -> list[Any]:
@@ -46,7 +46,7 @@ def _partitioners() -> list[Any]:
     from executorch.exir.backend.utils import tag_constant_data
 
     class WithConstants(XnnpackPartitioner):
-        """Constants that only a delegate reads belong in it; by default they are handed in at every call."""
+        """Puts constants into the delegate that reads them; by default they are arguments of every call."""
 
         def partition(self, exported_program: Any) -> Any:
             result = super().partition(exported_program)

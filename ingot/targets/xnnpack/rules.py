@@ -1,4 +1,4 @@
-"""Rewrites for XNNPACK, in order: a rule may leave work for those after it (attention makes matmuls)."""
+"""Rewrites for XNNPACK, in order: a rule may leave work for later ones (attention makes matmuls)."""
 
 from __future__ import annotations
 

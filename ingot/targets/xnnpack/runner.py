@@ -1,4 +1,4 @@
-"""XNNPACK programs on the ExecuTorch runtime of this machine, in a worker process."""
+"""Runs XNNPACK programs on the ExecuTorch runtime, in a worker process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class XnnpackRunner(Runner):
         fresh: bool = True,
         extra: Mapping[str, Executor] | None = None,
     ) -> list[list[torch.Tensor]]:
-        """Segment by segment where other backends have delegates in it."""
+        """Segment by segment if other backends have delegates in the program."""
         if extra:
             return execute(pte, batches, extra, timeout)
         return worker.run_pte(pte, batches, timeout=timeout, fresh=fresh, method=method)

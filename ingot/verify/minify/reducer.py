@@ -93,7 +93,7 @@ def reduce_model(
 ) -> Reduction:
     """Reduce a model whose cast fails to the smallest that fails alike, and write it as a self-contained Python file.
 
-    `attempt` casts a model and executes it. `setup` is code for the top of the file, to register custom ops or backends.
+    `attempt` casts a model and executes it. `setup` is code for the top of the file: it registers your own ops.
     """
     program, settings = capture_program(model, example_inputs), _plain_recipe(recipe)
     given = list(islice(calibration, BATCHES))
