@@ -13,7 +13,7 @@ import torch
 
 from bench.language.weights import PROMPT
 from ingot.llm import generation as text
-from ingot.runtime.segments import pieces_of, read
+from ingot.runtime.segments import read_pte, segments_of
 from ingot.targets.vulkan.graph import decoded
 from ingot.targets.vulkan.interpreter import interpreted, refuse_unknown
 from ingot.targets.vulkan.target import BACKEND
@@ -25,8 +25,8 @@ class Method:
     """Of a program that is one delegate, in the order of its inputs and outputs."""
 
     def __init__(self, pte: bytes, name: str) -> None:
-        file = read(pte, name)
-        plan, pieces = file.program.execution_plan[0], list(pieces_of(file.program, {BACKEND}))
+        file = read_pte(pte, name)
+        plan, pieces = file.program.execution_plan[0], list(segments_of(file.program, {BACKEND}))
         assert len(pieces) == 1, "something is left to the host"
         args = pieces[0].instructions[0].instr_args.args
         self.graph = decoded(pieces[0].payload or b"", file.named_data)

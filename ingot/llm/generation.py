@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ingot.errors import ArtefactError, InputError
 from ingot.llm.decoder import Heads, aligned, empty_past, keep, room_for, with_room
-from ingot.runtime.bindings import load
+from ingot.runtime.bindings import load_method
 
 FILE = "decoder.json"
 
@@ -83,7 +83,7 @@ class Session:
 def open_session(folder: Path) -> Session:
     shape = Shape.of(folder)
     try:
-        program, method = load(folder / "model.pte", "forward")
+        program, method = load_method(folder / "model.pte", "forward")
     except Exception as e:
         raise ArtefactError(f"{folder / 'model.pte'} does not load", why=str(e), hint="cast it again") from e
     return Session(method, shape, program)

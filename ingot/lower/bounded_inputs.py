@@ -15,28 +15,28 @@ from torch.fx import Node
 from ingot.errors import LowerError
 
 
-def planning(lend: bool, varying: Collection[int]) -> Any:
+def memory_planning_pass(lend: bool, varying: Collection[int]) -> Any:
     """How memory is laid out, with the inputs that vary marked before."""
     from executorch.exir.passes import MemoryPlanningPass
 
     class Planning(MemoryPlanningPass):  # type: ignore[misc]
         def run(self, graph_module: torch.fx.GraphModule, graph_signature: Any = None) -> Any:
-            mark(graph_module, graph_signature, varying)
+            _mark_dynamic_bound(graph_module, graph_signature, varying)
             return super().run(graph_module, graph_signature)
 
     return Planning(alloc_graph_input=not lend)
 
 
-def mark(module: torch.fx.GraphModule, signature: Any, varying: Collection[int]) -> None:
+def _mark_dynamic_bound(module: torch.fx.GraphModule, signature: Any, varying: Collection[int]) -> None:
     from executorch.exir.schema import TensorShapeDynamism
 
     nodes = {n.name: n for n in module.graph.nodes if n.op == "placeholder"}
     for node in (nodes[signature.user_inputs[i]] for i in varying):
-        _refuse_host(node)
+        _refuse_host_consumers(node)
         node.meta["spec"].shape_dynamism = TensorShapeDynamism.DYNAMIC_BOUND
 
 
-def _refuse_host(node: Node) -> None:
+def _refuse_host_consumers(node: Node) -> None:
     on_host = [u for u in node.users if "call_delegate" not in str(u.target)]
     if on_host:
         why = f"{on_host[0].target} on the host reads {node.name}, and has memory for one size"

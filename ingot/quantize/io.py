@@ -14,7 +14,7 @@ from ingot.core.artefact import TensorInfo
 from ingot.core.fx import copied, is_call, output_nodes
 from ingot.plan.model import Plan, QParams
 
-OUTPUT = "output"  # the name of the node that returns, in every graph that torch.export makes
+OUTPUT_NODE = "output"  # the name of the node that returns, in every graph that torch.export makes
 
 
 def input_qparams(module: GraphModule, plan: Plan) -> list[QParams | None]:
@@ -23,20 +23,20 @@ def input_qparams(module: GraphModule, plan: Plan) -> list[QParams | None]:
 
 
 def output_qparams(module: GraphModule, plan: Plan) -> list[QParams | None]:
-    return [plan.qparams(OUTPUT, i) if plan.integer_io else None for i in range(len(output_nodes(module)))]
+    return [plan.qparams(OUTPUT_NODE, i) if plan.integer_io else None for i in range(len(output_nodes(module)))]
 
 
-def converts_io(node: Node, plan: Plan) -> bool:
+def is_io_conversion(node: Node, plan: Plan) -> bool:
     """A rounding of an input or of an output that the plan stores: the interface, to be seen outside of delegates."""
     if is_call(node, "quantize_per_tensor"):
         return any(n.op == "placeholder" and plan.qparams(n.name) is not None for n in node.all_input_nodes)
     last = next((u for u in node.users if u.op == "output"), None)
     if last is None or not is_call(node, "dequantize_per_tensor"):
         return False
-    return any(n is node and plan.qparams(OUTPUT, i) is not None for i, n in enumerate(operands(last)))
+    return any(n is node and plan.qparams(OUTPUT_NODE, i) is not None for i, n in enumerate(operands(last)))
 
 
-def exposed(quantized: GraphModule, plan: Plan) -> GraphModule:
+def with_integer_io(quantized: GraphModule, plan: Plan) -> GraphModule:
     """The same program with integers at the boundary where the plan says so."""
     if not any((*input_qparams(quantized, plan), *output_qparams(quantized, plan))):
         return quantized
@@ -46,21 +46,21 @@ def exposed(quantized: GraphModule, plan: Plan) -> GraphModule:
             user.replace_all_uses_with(node)
             module.graph.erase_node(user)
     last = next(n for n in reversed(module.graph.nodes) if n.op == "output")
-    stored = [plan.qparams(OUTPUT, i) is not None for i in range(len(output_nodes(module)))]
-    last.args = (_without_dequantizes(last.args[0], iter(stored)),)
+    stored = [plan.qparams(OUTPUT_NODE, i) is not None for i in range(len(output_nodes(module)))]
+    last.args = (_integer_outputs(last.args[0], iter(stored)),)
     module.graph.eliminate_dead_code()
     module.recompile()
     return module
 
 
-def _without_dequantizes(returned: Any, stored: Iterator[bool]) -> Any:
+def _integer_outputs(returned: Any, stored: Iterator[bool]) -> Any:
     def integers(node: Node) -> Node:
         return node.all_input_nodes[0] if next(stored) and is_call(node, "dequantize_per_tensor") else node
 
     return torch.fx.map_arg(returned, integers)
 
 
-def described(info: TensorInfo, storage: QParams | None) -> TensorInfo:
+def with_qparams(info: TensorInfo, storage: QParams | None) -> TensorInfo:
     """What an application must know to fill or read the tensor."""
     if storage is None:
         return info
@@ -74,20 +74,22 @@ def described(info: TensorInfo, storage: QParams | None) -> TensorInfo:
 # Below, `io` holds a TensorInfo or a QParams for each tensor: both name scale, zero point and range alike.
 
 
-def encode(batch: Sequence[Tensor], io: Sequence[Any]) -> tuple[Tensor, ...]:
+def quantize_inputs(batch: Sequence[Tensor], io: Sequence[Any]) -> tuple[Tensor, ...]:
     """Float inputs as the program takes them."""
-    return tuple(_stored(t, s) if s is not None and s.scale is not None else t for t, s in zip(batch, io, strict=True))
+    return tuple(
+        _quantize(t, s) if s is not None and s.scale is not None else t for t, s in zip(batch, io, strict=True)
+    )
 
 
-def decode(outputs: Sequence[Tensor], io: Sequence[Any]) -> list[Tensor]:
+def dequantize_outputs(outputs: Sequence[Tensor], io: Sequence[Any]) -> list[Tensor]:
     """What the program gives, as float numbers."""
-    return [_real(t, s) if s is not None and s.scale is not None else t for t, s in zip(outputs, io, strict=True)]
+    return [_dequantize(t, s) if s is not None and s.scale is not None else t for t, s in zip(outputs, io, strict=True)]
 
 
-def _stored(t: Tensor, s: Any) -> Tensor:
+def _quantize(t: Tensor, s: Any) -> Tensor:
     steps = (t / s.scale).round() + s.zero_point
     return steps.clamp(s.qmin, s.qmax).to(getattr(torch, s.dtype))
 
 
-def _real(t: Tensor, s: Any) -> Tensor:
+def _dequantize(t: Tensor, s: Any) -> Tensor:
     return (t.float() - s.zero_point) * s.scale

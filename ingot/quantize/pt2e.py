@@ -13,7 +13,7 @@ from torch.fx import GraphModule, Node
 from ingot.capture.op_semantics import operands
 from ingot.core.fx import constant_of, copied, fresh_name, inherited_meta
 from ingot.plan.model import Decision, Plan, QParams, QuantizationPoint, as_float32
-from ingot.quantize.audit import audit, roundings
+from ingot.quantize.audit import audit, qdq_chain
 
 
 def quantize(module: GraphModule, plan: Plan, *, float_bias: bool) -> GraphModule:
@@ -24,32 +24,32 @@ def quantize(module: GraphModule, plan: Plan, *, float_bias: bool) -> GraphModul
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
     work = copied(module)
-    _shift_biases(work, plan)
+    _correct_biases(work, plan)
     plan = _round_biases(work, plan) if float_bias else _float32_biases(plan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torchao warns about its own deprecations
-        prepared = prepare_pt2e(work, annotate(_spec, plan))
+        prepared = prepare_pt2e(work, plan_quantizer(_fixed_spec, plan))
         converted = convert_pt2e(prepared)
-    _store_apart(converted, plan)
-    _store_outputs(converted, plan)
+    _requantize_operands(converted, plan)
+    _quantize_outputs(converted, plan)
     audit(converted, module, plan)
     return converted
 
 
-def _store_outputs(converted: GraphModule, plan: Plan) -> None:
+def _quantize_outputs(converted: GraphModule, plan: Plan) -> None:
     """Round what is returned as the plan says; torchao looks at ops only."""
     last = next(n for n in reversed(converted.graph.nodes) if n.op == "output")
     places = iter(range(len(operands(last))))
 
     def stored(node: Node) -> Node:
         storage = plan.qparams("output", next(places))
-        return node if storage is None or roundings(node)[0][-1:] == [storage] else _rounded(node, storage, last)
+        return node if storage is None or qdq_chain(node)[0][-1:] == [storage] else _insert_qdq(node, storage, last)
 
     last.args = (torch.fx.map_arg(last.args[0], stored),)
     converted.recompile()
 
 
-def _rounded(node: Node, s: QParams, before: Node) -> Node:
+def _insert_qdq(node: Node, s: QParams, before: Node) -> Node:
     import torch.ao.quantization.fx._decomposed
 
     ops, numbers = torch.ops.quantized_decomposed, (s.scale, s.zero_point, s.qmin, s.qmax, getattr(torch, s.dtype))
@@ -60,7 +60,7 @@ def _rounded(node: Node, s: QParams, before: Node) -> Node:
     return dq
 
 
-def _shift_biases(module: GraphModule, plan: Plan) -> None:
+def _correct_biases(module: GraphModule, plan: Plan) -> None:
     by_name = {n.name: n for n in module.graph.nodes}
     for name, shift in plan.bias_corrections.items():
         node = operands(by_name[name])[2]
@@ -76,7 +76,7 @@ def _round_biases(module: GraphModule, plan: Plan) -> Plan:
     by_name = {n.name: n for n in module.graph.nodes}
     for d in plan:
         if d.qparams is not None and d.qparams.dtype == "int32" and d.point.operand is not None:
-            _round(module, operands(by_name[d.point.node])[d.point.operand], d.qparams)
+            _round_bias(module, operands(by_name[d.point.node])[d.point.operand], d.qparams)
     left = tuple(d if d.qparams is None or d.qparams.dtype != "int32" else replace(d, qparams=None) for d in plan)
     return replace(plan, decisions=left)
 
@@ -92,7 +92,7 @@ def _float32_biases(plan: Plan) -> Plan:
     return replace(plan, decisions=tuple(map(rounded, plan)))
 
 
-def _round(module: GraphModule, node: Node, storage: QParams) -> None:
+def _round_bias(module: GraphModule, node: Node, storage: QParams) -> None:
     bias = constant_of(node)
     assert bias is not None  # the solver plans a bias only where it is a constant
     scale = torch.tensor(storage.scale, dtype=torch.float64)
@@ -102,7 +102,7 @@ def _round(module: GraphModule, node: Node, storage: QParams) -> None:
     node.target = name
 
 
-def annotate(spec: Callable[[QuantizationPoint, QParams], Any], plan: Plan) -> Any:
+def plan_quantizer(spec: Callable[[QuantizationPoint, QParams], Any], plan: Plan) -> Any:
     """A quantizer that annotates exactly what the plan says, with the spec that is made for each slot."""
     from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, Quantizer
     from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
@@ -125,13 +125,13 @@ def annotate(spec: Callable[[QuantizationPoint, QParams], Any], plan: Plan) -> A
 
 def _input_specs(node: Node, plan: Plan, spec: Callable[[QuantizationPoint, QParams], Any]) -> dict[Node, Any]:
     """torchao keys by node, not by position: what is read at two scales is left to us."""
-    reads = _reads(node, plan) if node.op == "call_function" else {}
+    reads = _points_by_operand(node, plan) if node.op == "call_function" else {}
     alike = {n: slots[0] for n, slots in reads.items() if len({plan.qparams(s.node, s.operand) for s in slots}) == 1}
     stored = {n: (slot, s) for n, slot in alike.items() if (s := plan.qparams(slot.node, slot.operand)) is not None}
     return {n: made for n, (slot, s) in stored.items() if (made := spec(slot, s)) is not None}
 
 
-def _reads(node: Node, plan: Plan) -> dict[Node, list[QuantizationPoint]]:
+def _points_by_operand(node: Node, plan: Plan) -> dict[Node, list[QuantizationPoint]]:
     """The slots at which a node reads each value."""
     found: dict[Node, list[QuantizationPoint]] = {}
     for i, operand in enumerate(operands(node)):
@@ -139,26 +139,26 @@ def _reads(node: Node, plan: Plan) -> dict[Node, list[QuantizationPoint]]:
     return found
 
 
-def _store_apart(converted: GraphModule, plan: Plan) -> None:
+def _requantize_operands(converted: GraphModule, plan: Plan) -> None:
     """f(x, x) with a scale of its own for each position."""
     for node in [n for n in converted.graph.nodes if n.op == "call_function"]:
-        for slots in _reads(node, plan).values():
+        for slots in _points_by_operand(node, plan).values():
             if len({plan.qparams(s.node, s.operand) for s in slots}) > 1:
-                _round_positions(node, plan)
+                _insert_operand_qdq(node, plan)
                 break
 
 
-def _round_positions(node: Node, plan: Plan) -> None:
+def _insert_operand_qdq(node: Node, plan: Plan) -> None:
     places = iter(range(len(operands(node))))
 
     def rounded(n: Node) -> Node:
         storage = plan.qparams(node.name, next(places))
-        return n if storage is None or roundings(n)[0][-1:] == [storage] else _rounded(n, storage, node)
+        return n if storage is None or qdq_chain(n)[0][-1:] == [storage] else _insert_qdq(n, storage, node)
 
     node.args = torch.fx.map_arg(node.args, rounded)
 
 
-def _spec(_slot: QuantizationPoint, storage: QParams) -> Any:
+def _fixed_spec(_slot: QuantizationPoint, storage: QParams) -> Any:
     """Nothing is observed: every number is given."""
     from torchao.quantization.pt2e.quantizer import FixedQParamsQuantizationSpec, QuantizationSpec
 
@@ -172,11 +172,11 @@ def _spec(_slot: QuantizationPoint, storage: QParams) -> Any:
             high,
             torch.per_tensor_affine,  # type: ignore[arg-type]
         )
-    observer = _given_per_channel(storage)
+    observer = _fixed_per_channel_observer(storage)
     return QuantizationSpec(dtype, observer, low, high, torch.per_channel_symmetric, storage.axis)
 
 
-def _given_per_channel(storage: QParams) -> Any:
+def _fixed_per_channel_observer(storage: QParams) -> Any:
     """torchao has a fixed spec per tensor only: an observer that looks at nothing serves for channels."""
     from torchao.quantization.pt2e.observer import PerChannelMinMaxObserver
 

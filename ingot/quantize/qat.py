@@ -24,10 +24,10 @@ from ingot.errors import PlanError
 from ingot.plan.model import Decision, Plan, QParams, QuantizationPoint
 from ingot.plan.qparams import bias_qparams, finest_for, weight_qparams
 from ingot.plan.scale_groups import DisjointSets
-from ingot.quantize.pt2e import annotate
+from ingot.quantize.pt2e import plan_quantizer
 from ingot.targets.base import Target
 
-FOLLOWS = 0.01  # how fast a range follows what is seen
+RANGE_MOMENTUM = 0.01  # how fast a range follows what is seen
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,13 +53,13 @@ class Training:
         module = copied(self.program.module)
         learned: dict[int, Tensor] = {}
         for name, parameter in self.model.named_parameters(remove_duplicate=False):  # tied weights have two names
-            _put(module, name, learned.setdefault(id(parameter), parameter.detach().clone()))
+            _set_tensor(module, name, learned.setdefault(id(parameter), parameter.detach().clone()))
         program = replace(self.program, module=module, reference=copy.deepcopy(module), rewritten_for=self.target.name)
-        decisions = tuple(_learned(self.plan, module, self.scales, self.target))
+        decisions = tuple(_trained_decisions(self.plan, module, self.scales, self.target))
         return program, replace(self.plan, decisions=decisions, fingerprint=program.fingerprint, bias_corrections={})
 
 
-def prepare(program: Program, plan: Plan, target: Target) -> Training:
+def prepare_qat(program: Program, plan: Plan, target: Target) -> Training:
     """`program` is the one the plan was made for, as the target sees it."""
     from torchao.quantization.pt2e.quantize_pt2e import prepare_qat_pt2e
 
@@ -67,10 +67,12 @@ def prepare(program: Program, plan: Plan, target: Target) -> Training:
         names = ", ".join(program.state)
         raise PlanError("a program with state cannot be trained", why=f"it carries {names} from one batch to the next")
     module = _trainable(program.module)
-    quantizers = _quantizers(plan, program.module)
+    quantizers = _fake_quantizers(plan, program.module)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        model = prepare_qat_pt2e(module, annotate(lambda slot, storage: _spec(slot, storage, quantizers), plan))
+        model = prepare_qat_pt2e(
+            module, plan_quantizer(lambda slot, storage: _qat_spec(slot, storage, quantizers), plan)
+        )
     if not any(p.requires_grad for p in model.parameters()):
         raise PlanError("there is nothing to train", why="the program has no weights")
     return Training(model, program, plan, target, quantizers)
@@ -84,11 +86,11 @@ def _trainable(module: GraphModule) -> GraphModule:
             tensor = constant_of(source)
             if tensor is not None and tensor.dtype.is_floating_point:
                 parameter = shared.setdefault(tensor.data_ptr(), nn.Parameter(tensor.detach().clone()))
-                _put(made, str(source.target), parameter)
+                _set_tensor(made, str(source.target), parameter)
     return made
 
 
-def _put(module: nn.Module, path: str, value: Tensor) -> None:
+def _set_tensor(module: nn.Module, path: str, value: Tensor) -> None:
     """Set a tensor by its dotted name, whatever was there."""
     home, _, name = path.rpartition(".")
     owner = attribute(module, home) if home else module
@@ -100,39 +102,39 @@ def _put(module: nn.Module, path: str, value: Tensor) -> None:
         owner.register_buffer(name, value)
 
 
-def _quantizers(plan: Plan, module: GraphModule) -> dict[QuantizationPoint, Any]:
+def _fake_quantizers(plan: Plan, module: GraphModule) -> dict[QuantizationPoint, Any]:
     """One fake quantizer for each class of activations, starting from the planned range."""
-    classes, made, nodes = _classes(plan, module), dict[QuantizationPoint, Any](), _by_name(module)
+    classes, made, nodes = _scale_groups(plan, module), dict[QuantizationPoint, Any](), _by_name(module)
     for d in plan:
-        if d.qparams is not None and d.qparams.axis is None and not _is_constant(d, nodes):
+        if d.qparams is not None and d.qparams.axis is None and not _is_weight_or_bias(d, nodes):
             root = classes.find(d.point)
             if root not in made:
-                made[root] = _activation(d.qparams)
+                made[root] = _activation_fake_quantize(d.qparams)
             if d.fixed:
                 made[root].disable_observer()
             made[d.point] = made[root]
     return made
 
 
-def _is_constant(d: Decision, nodes: dict[str, Node]) -> bool:
+def _is_weight_or_bias(d: Decision, nodes: dict[str, Node]) -> bool:
     """A weight or a bias: it has its numbers at hand."""
     return bool(d.point.operand) and weight_axis(nodes[d.point.node]) is not None
 
 
-def _classes(plan: Plan, module: GraphModule) -> DisjointSets[QuantizationPoint]:
+def _scale_groups(plan: Plan, module: GraphModule) -> DisjointSets[QuantizationPoint]:
     """Read off the plan: a slot that is stored as what it reads, or as what an op only carries on, is one with it."""
     classes: DisjointSets[QuantizationPoint] = DisjointSets()
     nodes = _by_name(module)
     classes.add(d.point for d in plan if d.qparams is not None)
     for d in (d for d in plan if d.qparams is not None and d.point.operand is not None):
-        carries = _carries(nodes[d.point.node], d.point.operand or 0)
+        carries = _passes_values_through(nodes[d.point.node], d.point.operand or 0)
         for other in (QuantizationPoint(str(d.reads)), *([QuantizationPoint(d.point.node)] if carries else [])):
             if plan.qparams(other.node) == d.qparams:
                 classes.union(d.point, other)
     return classes
 
 
-def _carries(node: Node, operand: int) -> bool:
+def _passes_values_through(node: Node, operand: int) -> bool:
     return node.op == "call_function" and weight_axis(node) is None and operand in effect_of(node, constant_of).carriers
 
 
@@ -140,12 +142,12 @@ def _by_name(module: GraphModule) -> dict[str, Node]:
     return {n.name: n for n in module.graph.nodes}
 
 
-def _activation(storage: QParams) -> Any:
+def _activation_fake_quantize(storage: QParams) -> Any:
     from torchao.quantization.pt2e.fake_quantize import FakeQuantize
 
     kind = torch.per_tensor_symmetric if storage.dtype == "int16" else torch.per_tensor_affine
     made = FakeQuantize(
-        _following(),
+        _range_observer(),
         quant_min=storage.qmin,
         quant_max=storage.qmax,
         dtype=getattr(torch, storage.dtype),
@@ -159,7 +161,7 @@ def _activation(storage: QParams) -> Any:
     return made
 
 
-def _following() -> Any:
+def _range_observer() -> Any:
     from torchao.quantization.pt2e.observer import MinMaxObserver
 
     class FollowingObserver(MinMaxObserver):
@@ -167,14 +169,14 @@ def _following() -> Any:
 
         def forward(self, x: Tensor) -> Tensor:
             low, high = x.detach().float().aminmax()
-            self.min_val.copy_(torch.minimum(low, self.min_val + FOLLOWS * (low - self.min_val)))
-            self.max_val.copy_(torch.maximum(high, self.max_val + FOLLOWS * (high - self.max_val)))
+            self.min_val.copy_(torch.minimum(low, self.min_val + RANGE_MOMENTUM * (low - self.min_val)))
+            self.max_val.copy_(torch.maximum(high, self.max_val + RANGE_MOMENTUM * (high - self.max_val)))
             return x
 
     return FollowingObserver
 
 
-class _Given:
+class _SharedFakeQuantize:
     """Where torchao makes an observer for each slot, this hands out the one of its class."""
 
     __name__ = "FakeQuantize"  # torchao looks at it
@@ -182,29 +184,29 @@ class _Given:
     def __init__(self, module: Any):
         self.module = module
 
-    def with_args(self, **_: Any) -> _Given:
+    def with_args(self, **_: Any) -> _SharedFakeQuantize:
         return self
 
     def __call__(self) -> Any:
         return self.module
 
 
-def _spec(slot: QuantizationPoint, storage: QParams, quantizers: dict[QuantizationPoint, Any]) -> Any:
+def _qat_spec(slot: QuantizationPoint, storage: QParams, quantizers: dict[QuantizationPoint, Any]) -> Any:
     from torchao.quantization.pt2e.quantizer import QuantizationSpec
 
     dtype, low, high = getattr(torch, storage.dtype), storage.qmin, storage.qmax
     if slot in quantizers:
-        return QuantizationSpec(dtype, _Given(quantizers[slot]), low, high, torch.per_tensor_affine)  # type: ignore[arg-type]
+        return QuantizationSpec(dtype, _SharedFakeQuantize(quantizers[slot]), low, high, torch.per_tensor_affine)  # type: ignore[arg-type]
     if storage.dtype == "int32":
         return None  # a bias is rounded so finely that training need not know
-    return QuantizationSpec(dtype, _of_weight(storage), low, high, _scheme(storage), storage.axis)
+    return QuantizationSpec(dtype, _weight_fake_quantize(storage), low, high, _weight_qscheme(storage), storage.axis)
 
 
-def _scheme(storage: QParams) -> Any:
+def _weight_qscheme(storage: QParams) -> Any:
     return torch.per_tensor_symmetric if storage.axis is None else torch.per_channel_symmetric
 
 
-def _of_weight(storage: QParams) -> Any:
+def _weight_fake_quantize(storage: QParams) -> Any:
     """Its scale is that of the weight as it is at each step."""
     from torchao.quantization.pt2e.fake_quantize import FakeQuantize
     from torchao.quantization.pt2e.observer import MovingAverageMinMaxObserver, MovingAveragePerChannelMinMaxObserver
@@ -216,22 +218,22 @@ def _of_weight(storage: QParams) -> Any:
     )
 
 
-def _learned(
+def _trained_decisions(
     plan: Plan, module: GraphModule, scales: dict[QuantizationPoint, Any], target: Target
 ) -> Iterator[Decision]:
     """The decisions with what training left: ranges of the classes, scales of the new weights, biases from both."""
     fixed = {d.point for d in plan if d.fixed}
-    nodes, now = _by_name(module), {slot: _storage_now(s, slot in fixed) for slot, s in scales.items()}
+    nodes, now = _by_name(module), {slot: _trained_qparams(s, slot in fixed) for slot, s in scales.items()}
     for d in plan:
         if d.qparams is None or d.fixed:
             yield d
         elif d.point in scales:
             yield replace(d, qparams=now[d.point](d.qparams), because=(*d.because, "range as training left it"))
         else:
-            yield replace(d, qparams=_of_constant(d, nodes[d.point.node], plan, now, target))
+            yield replace(d, qparams=_weight_or_bias_qparams(d, nodes[d.point.node], plan, now, target))
 
 
-def _storage_now(quantizer: Any, fixed: bool) -> Any:
+def _trained_qparams(quantizer: Any, fixed: bool) -> Any:
     scale, zero = quantizer.calculate_qparams()
 
     def stored(before: QParams) -> QParams:
@@ -240,7 +242,9 @@ def _storage_now(quantizer: Any, fixed: bool) -> Any:
     return stored
 
 
-def _of_constant(d: Decision, node: Node, plan: Plan, now: dict[QuantizationPoint, Any], target: Target) -> QParams:
+def _weight_or_bias_qparams(
+    d: Decision, node: Node, plan: Plan, now: dict[QuantizationPoint, Any], target: Target
+) -> QParams:
     slot = (
         QuantizationPoint(node.name, 0) if plan.qparams(node.name, 0) else QuantizationPoint(operands(node)[0].name, 0)
     )

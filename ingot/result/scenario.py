@@ -16,7 +16,7 @@ import torch
 
 from ingot.core.artefact import TensorInfo
 from ingot.errors import ArtefactError, InputError
-from ingot.quantize.io import encode
+from ingot.quantize.io import quantize_inputs
 from ingot.result.casting import Casting
 from ingot.verify.check import run_quantized
 from ingot.verify.metrics import measure
@@ -41,7 +41,7 @@ def write(casting: Casting, folder: str | Path, batches: Iterable[Any] | None = 
         why = "a scenario is made of .vgf files and shaders"
         raise ArtefactError(f"a program for {casting.target} is no scenario", why=why, hint="target='vgf'")
     chosen = [evidence.program.flatten(b) for b in batches] if batches else [evidence.program.example_inputs]
-    given = [encode(b, casting.io.inputs) for b in chosen]
+    given = [quantize_inputs(b, casting.io.inputs) for b in chosen]
     expected, place = run_quantized(evidence, chosen), Path(folder)
     try:
         with _aside(place) as temporary:
@@ -74,7 +74,7 @@ def _array(t: torch.Tensor, info: TensorInfo) -> np.ndarray:
 
 def _write_expected(folder: Path, outputs: Sequence[Sequence[torch.Tensor]], casting: Casting) -> None:
     for b, tensors in enumerate(outputs):
-        for i, array in enumerate(_lying(encode(tensors, casting.io.outputs), casting.io.outputs)):
+        for i, array in enumerate(_lying(quantize_inputs(tensors, casting.io.outputs), casting.io.outputs)):
             np.save(folder / f"expected_{b}_{i}.npy", array)
     (folder / "io.json").write_text(casting.io.to_json() + "\n")
 

@@ -17,10 +17,10 @@ from ingot.core.fx import add_constant, call, constant_of, has_symbols, value_of
 from ingot.rewrite.rule import Rule
 
 aten = torch.ops.aten
-NEVER = -1e9  # exp of it is zero in float32, and unlike -inf it survives a subtraction
+_MASK_FILL = -1e9  # exp of it is zero in float32, and unlike -inf it survives a subtraction
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     """The backend's own decomposition guards against rows with every key masked, which splits the program."""
     if node.target is not aten.scaled_dot_product_attention.default or has_symbols(value_of(node).shape):
         return None
@@ -86,17 +86,17 @@ def _bias(node: Node, mask: Any, causal: bool) -> Any:
     if constant is not None and constant.dtype == torch.bool:
         return _constant(node, constant) if bool(constant.any(-1).all()) else None
     if constant is not None:
-        return _finite(node, constant) if bool((constant > NEVER).any(-1).all()) else None
+        return _finite(node, constant) if bool((constant > _MASK_FILL).any(-1).all()) else None
     if mask is None:
         return None
     if value_of(mask).dtype == torch.bool:
         return _once(mask, "ingot_bias", lambda at: _from_booleans(at, mask, value_of(node).dtype))
-    return _once(mask, "ingot_bias", lambda at: call(at, aten.clamp.default, mask, NEVER))
+    return _once(mask, "ingot_bias", lambda at: call(at, aten.clamp.default, mask, _MASK_FILL))
 
 
 def _from_booleans(at: Node, mask: Node, dtype: torch.dtype) -> Node:
     allowed = _as_float(at, mask, dtype)
-    return call(at, aten.mul.Tensor, call(at, aten.sub.Tensor, allowed, 1.0), -NEVER)
+    return call(at, aten.mul.Tensor, call(at, aten.sub.Tensor, allowed, 1.0), -_MASK_FILL)
 
 
 def _some_key(node: Node, mask: Any) -> Node | None:
@@ -107,7 +107,7 @@ def _some_key(node: Node, mask: Any) -> Node | None:
 
 
 def _seen(at: Node, mask: Node, dtype: torch.dtype) -> Node:
-    allowed = mask if value_of(mask).dtype == torch.bool else call(at, aten.gt.Scalar, mask, NEVER)
+    allowed = mask if value_of(mask).dtype == torch.bool else call(at, aten.gt.Scalar, mask, _MASK_FILL)
     return _as_float(at, call(at, aten.any.dim, allowed, -1, True), dtype)
 
 
@@ -123,15 +123,15 @@ def _once(mask: Node, key: str, make: Callable[[Node], Node]) -> Node:
 
 
 def _constant(node: Node, allowed: torch.Tensor) -> Node:
-    return _finite(node, torch.where(allowed, 0.0, NEVER))
+    return _finite(node, torch.where(allowed, 0.0, _MASK_FILL))
 
 
 def _finite(node: Node, bias: torch.Tensor) -> Node:
-    return _as_constant(node, bias.clamp(min=NEVER).to(value_of(node).dtype))
+    return _as_constant(node, bias.clamp(min=_MASK_FILL).to(value_of(node).dtype))
 
 
 def _as_constant(node: Node, tensor: torch.Tensor) -> Node:
     return add_constant(node.graph.owning_module, tensor, f"{node.name}_mask", node)  # type: ignore[arg-type]
 
 
-RULE = Rule("attention in plain steps", rewrite)
+RULE = Rule("attention-decomposed", _rewrite)

@@ -13,7 +13,7 @@ from ingot.rewrite.rule import Rule
 aten = torch.ops.aten
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     if not any(isinstance(a, Node) and a.target is aten.expand.default for a in node.args):
         return None
     args = [a.args[0] if isinstance(a, Node) and a.target is aten.expand.default else a for a in node.args]
@@ -33,4 +33,4 @@ def _stretches(node: Node, args: list[Any]) -> bool:
     return len(inner) > 1 and together == value_of(node).shape == made.shape
 
 
-RULE = Rule("operands stretched by their reader", rewrite)
+RULE = Rule("expand-by-broadcasting", _rewrite)

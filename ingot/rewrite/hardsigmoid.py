@@ -13,7 +13,7 @@ aten = torch.ops.aten
 REASON = "part of a hard sigmoid: its steps have ranges that nobody recorded"
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     """Decomposed as usual it adds and divides by integers, which the host turns into floats at every call."""
     if node.target is not aten.hardsigmoid.default:
         return None
@@ -24,4 +24,4 @@ def rewrite(node: Node) -> Node | None:
     )
 
 
-RULE = Rule("hard sigmoid in plain steps", rewrite)
+RULE = Rule("hardsigmoid-decomposed", _rewrite)

@@ -19,7 +19,7 @@ from ingot.rewrite.rule import Rule
 aten = torch.ops.aten
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     found = _put(node) or _slice(node)
     if found is None or has_symbols(value_of(node).shape):
         return None
@@ -108,4 +108,4 @@ def _several(node: Node, base: Node, new: Node, dim: int, hit: Node) -> Node | N
     return call(node, aten.where.self, _along(node, written, dim), spread, base)
 
 
-RULE = Rule("writes as a choice", rewrite)
+RULE = Rule("index-put-as-where", _rewrite)

@@ -14,7 +14,7 @@ aten = torch.ops.aten
 REASON = "part of a norm: statistics need float"
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     if node.target is not aten.layer_norm.default or len(node.args[1]) != 1:  # type: ignore[arg-type]
         return None
     x, (width,), weight, bias, eps = _arguments(node)
@@ -44,4 +44,4 @@ def _module(node: Node) -> Any:
     return node.graph.owning_module
 
 
-RULE = Rule("layer norm as products", rewrite)
+RULE = Rule("layer-norm-as-matmul", _rewrite)

@@ -13,7 +13,7 @@ from ingot.rewrite.rule import Rule
 aten = torch.ops.aten
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     if node.target not in (aten.matmul.default, aten.mm.default) or not is_float(node):
         return None
     a, b = node.args
@@ -54,4 +54,4 @@ def _shaped(node: Node, x: Node, shape: list[int]) -> Node:
     return x if list(value_of(x).shape) == shape else call(node, aten.reshape.default, x, shape)
 
 
-RULE = Rule("products in batches", rewrite)
+RULE = Rule("matmul-as-bmm", _rewrite)

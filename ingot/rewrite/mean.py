@@ -19,7 +19,7 @@ from ingot.rewrite.rule import Rule
 aten = torch.ops.aten
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     if node.target is aten.adaptive_avg_pool2d.default and list(node.args[1]) == [1, 1] and value_of(node).dim() == 4:  # type: ignore[arg-type]
         return call(node, aten.mean.dim, node.args[0], [2, 3], True)
     if node.target is not aten.mean.dim or node.kwargs:
@@ -44,4 +44,4 @@ def _over_last(node: Node) -> Node | None:
     return mean_over_last(node, x, value_of(x).shape[-1])
 
 
-RULE = Rule("means keep dimensions", rewrite)
+RULE = Rule("mean-keepdim", _rewrite)

@@ -19,11 +19,11 @@ from ingot.core.fx import call, has_symbols, value_of
 from ingot.rewrite.rule import Rule
 
 aten = torch.ops.aten
-STEPS = (aten.reshape.default, aten.permute.default)  # normal form moves by these, slices and joins
+_CHAIN_OPS = (aten.reshape.default, aten.permute.default)  # normal form moves by these, slices and joins
 
 
 @dataclass(frozen=True)
-class Digit:
+class _Loop:
     """One loop over the source, `size` steps of `stride` elements."""
 
     size: int
@@ -31,7 +31,7 @@ class Digit:
 
 
 @dataclass(frozen=True)
-class Move:
+class _ReshapePermute:
     """reshape to `shape`, permute by `order`, reshape to `to`; what would change nothing is left out."""
 
     source: tuple[int, ...]
@@ -52,38 +52,38 @@ class Move:
         return (self.shape != self.source) + self.turns + (self.permuted != self.to)
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     chain = _chain(node)
-    if len(chain) < 2 or _goes_on(node):
+    if len(chain) < 2 or _continues(node):
         return None
     x: Any = chain[0].args[0]
     if has_symbols(value_of(x).shape) or value_of(x).numel() < 2:
         return None
-    best = _best(chain, x)
-    return _made(node, x, best) if best is not None and best.steps < len(chain) else None
+    best = _shortest(chain, x)
+    return _emit(node, x, best) if best is not None and best.steps < len(chain) else None
 
 
 def _chain(node: Node) -> list[Node]:
     """The reshapes and permutes that end in `node`, each read by the next one only."""
-    chain = [node] if node.target in STEPS else []
-    while chain and _goes_on(chain[0].args[0]):
+    chain = [node] if node.target in _CHAIN_OPS else []
+    while chain and _continues(chain[0].args[0]):
         chain.insert(0, chain[0].args[0])  # type: ignore[arg-type]
     return chain
 
 
-def _goes_on(arg: Any) -> bool:
+def _continues(arg: Any) -> bool:
     """A step whose only reader is another step."""
-    step = isinstance(arg, Node) and arg.target in STEPS and len(arg.users) == 1
-    return step and next(iter(arg.users)).target in STEPS
+    step = isinstance(arg, Node) and arg.target in _CHAIN_OPS and len(arg.users) == 1
+    return step and next(iter(arg.users)).target in _CHAIN_OPS
 
 
-def _best(chain: list[Node], x: Node) -> Move | None:
+def _shortest(chain: list[Node], x: Node) -> _ReshapePermute | None:
     source, to = tuple(value_of(x).shape), tuple(value_of(chain[-1]).shape)
     numbered = torch.arange(value_of(x).numel()).reshape(source)
     places = _run(chain, numbered).reshape(-1)
-    cuts = [((), ()), (_bounds(to), ()), ((), _bounds(source)), (_bounds(to), _bounds(source))]
-    moves = [_seated(_move(_digits(places, *c), source, to)) for c in cuts]
-    sound = [m for m in moves if torch.equal(_moved(m, numbered), places)]
+    cuts = [((), ()), (_dim_strides(to), ()), ((), _dim_strides(source)), (_dim_strides(to), _dim_strides(source))]
+    moves = [_place_unit_dims(_from_loops(_loops(places, *c), source, to)) for c in cuts]
+    sound = [m for m in moves if torch.equal(_applied(m, numbered), places)]
     return min(sound, key=lambda m: (m.steps, len(m.shape)), default=None)
 
 
@@ -93,65 +93,65 @@ def _run(chain: list[Node], x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def _moved(move: Move, x: torch.Tensor) -> torch.Tensor:
+def _applied(move: _ReshapePermute, x: torch.Tensor) -> torch.Tensor:
     fits = x.numel() == torch.Size(move.shape).numel()
     return x.reshape(move.shape).permute(move.order).reshape(-1) if fits else x.new_empty(0)
 
 
-def _bounds(shape: Sequence[int]) -> tuple[int, ...]:
+def _dim_strides(shape: Sequence[int]) -> tuple[int, ...]:
     """How many elements lie inside each dimension: (2, 3, 4) -> (4, 12, 24)"""
     return tuple(accumulate(reversed(shape), mul))
 
 
-def _digits(places: torch.Tensor, cuts: Sequence[int], source_cuts: Sequence[int]) -> list[Digit]:
+def _loops(places: torch.Tensor, cuts: Sequence[int], source_cuts: Sequence[int]) -> list[_Loop]:
     """The loops that read `places`, outermost first, none of which crosses a cut."""
-    digits, block = list[Digit](), 1
+    digits, block = list[_Loop](), 1
     while block < len(places):
         stride = int(places[block])
-        size = _whole(_whole(_repeats(places[::block], stride), block, cuts), stride, source_cuts)
-        digits.insert(0, Digit(size, stride))
+        size = _loop_size(_loop_size(_run_length(places[::block], stride), block, cuts), stride, source_cuts)
+        digits.insert(0, _Loop(size, stride))
         block *= size
     return digits
 
 
-def _repeats(places: torch.Tensor, stride: int) -> int:
+def _run_length(places: torch.Tensor, stride: int) -> int:
     """How many of them are 0, stride, 2 * stride …"""
     other = (places != torch.arange(len(places)) * stride).nonzero()
     return int(other[0]) if len(other) else len(places)
 
 
-def _whole(size: int, step: int, cuts: Sequence[int]) -> int:
+def _loop_size(size: int, step: int, cuts: Sequence[int]) -> int:
     """As many steps as reach the next cut."""
     reach = next((c for c in cuts if c > step), None)
     return size if reach is None else max(min(size, reach // step), 2)
 
 
-def _move(digits: list[Digit], source: tuple[int, ...], to: tuple[int, ...]) -> Move:
+def _from_loops(digits: list[_Loop], source: tuple[int, ...], to: tuple[int, ...]) -> _ReshapePermute:
     ranked = sorted(digits, key=lambda d: -d.stride)
-    return Move(source, tuple(d.size for d in ranked), tuple(ranked.index(d) for d in digits), to)
+    return _ReshapePermute(source, tuple(d.size for d in ranked), tuple(ranked.index(d) for d in digits), to)
 
 
-def _seated(move: Move) -> Move:
+def _place_unit_dims(move: _ReshapePermute) -> _ReshapePermute:
     """Dimensions of one element go where they save a reshape: as in the source, or as in the target."""
     enters, leaves = move.shape == _squeezed(move.source), move.permuted == _squeezed(move.to)
     if enters and (not leaves or move.source.count(1) == move.to.count(1)):
-        return _wider(move, move.source, leaves)
-    return _wider(move, (1,) * move.to.count(1) + move.shape, True) if leaves else move
+        return _with_unit_dims(move, move.source, leaves)
+    return _with_unit_dims(move, (1,) * move.to.count(1) + move.shape, True) if leaves else move
 
 
-def _wider(move: Move, shape: tuple[int, ...], leaves: bool) -> Move:
+def _with_unit_dims(move: _ReshapePermute, shape: tuple[int, ...], leaves: bool) -> _ReshapePermute:
     """The same move with dimensions of one element, in their places in the target if it `leaves` as that."""
     ones, seats = ([i for i, s in enumerate(shape) if (s == 1) is one] for one in (True, False))
     free, taken = iter(ones), iter(seats[i] for i in move.order)
     order = (next(free if s == 1 else taken) for s in move.to) if leaves else (*free, *taken)
-    return Move(move.source, shape, tuple(order), move.to)
+    return _ReshapePermute(move.source, shape, tuple(order), move.to)
 
 
 def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(s for s in shape if s != 1)
 
 
-def _made(node: Node, x: Node, move: Move) -> Node:
+def _emit(node: Node, x: Node, move: _ReshapePermute) -> Node:
     if move.shape != move.source:
         x = call(node, aten.reshape.default, x, list(move.shape))
     if move.turns:
@@ -159,4 +159,4 @@ def _made(node: Node, x: Node, move: Move) -> Node:
     return x if move.permuted == move.to else call(node, aten.reshape.default, x, list(move.to))
 
 
-RULE = Rule("one move for several", rewrite)
+RULE = Rule("merge-permute-chains", _rewrite)

@@ -19,7 +19,7 @@ aten = torch.ops.aten
 REASON = "part of a sum: a long one needs float"
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     if node.kwargs or node.target not in (aten.sum.dim_IntList, aten.linalg_vector_norm.default):
         return None
     x, *rest = node.args
@@ -49,4 +49,4 @@ def _total(node: Node, x: Any, dims: list[int]) -> Node:
     return call(node, aten.reshape.default, total, list(value_of(node).shape))
 
 
-RULE = Rule("sums as products", rewrite)
+RULE = Rule("sum-as-matmul", _rewrite)

@@ -11,7 +11,7 @@ from ingot.core.fx import add_constant, call, is_float, value_of
 from ingot.rewrite.rule import Rule
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     at = _scalar_in_place_of_tensor(node)
     if at is None or not is_float(node) or node.kwargs:
         return None
@@ -30,4 +30,4 @@ def _scalar_in_place_of_tensor(node: Node) -> int | None:
     return found[0] if found else None
 
 
-RULE = Rule("numbers as constants", rewrite)
+RULE = Rule("scalar-as-constant", _rewrite)

@@ -13,7 +13,7 @@ from ingot.rewrite.rule import Rule
 aten = torch.ops.aten
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     if node.target is not aten.slice_scatter.default or has_symbols(value_of(node).shape) or _writes_state(node):
         return None
     base, src, dim, start, end, step = _arguments(node)
@@ -54,4 +54,4 @@ def _piece(before: Node, x: Any, dim: int, start: int, end: int) -> Node | None:
     return call(before, aten.slice.Tensor, x, dim, start, end)
 
 
-RULE = Rule("slice assignment as cat", rewrite)
+RULE = Rule("slice-scatter-as-cat", _rewrite)

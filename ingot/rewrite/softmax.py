@@ -17,7 +17,7 @@ from ingot.rewrite.rule import Rule
 aten = torch.ops.aten
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     if node.target is not aten.softmax.int or node.args[1] not in (3, -1) or value_of(node).dim() != 4:
         return None
     x: Any = node.args[0]
@@ -45,4 +45,4 @@ def _may_be_channels_last(value: Node) -> bool:
     return False
 
 
-RULE = Rule("softmax in one layout", rewrite)
+RULE = Rule("softmax-in-3d", _rewrite)

@@ -13,7 +13,7 @@ from ingot.rewrite.rule import Rule
 aten = torch.ops.aten
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     """Along one dimension, where the step divides it and the slice runs to its end."""
     if node.target is not aten.slice.Tensor or len(node.args) < 5 or node.args[4] == 1:
         return None
@@ -32,4 +32,4 @@ def _runs_to_the_end(size: int, start: Any, end: Any, step: Any) -> bool:
     return size % step == 0 and 0 <= (start or 0) < step and (end is None or end >= size)
 
 
-RULE = Rule("strided slices as plain ones", rewrite)
+RULE = Rule("strided-slice-as-reshape", _rewrite)

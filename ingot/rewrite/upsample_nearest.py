@@ -13,7 +13,7 @@ from ingot.rewrite.rule import Rule
 aten = torch.ops.aten
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     """Whole factors only: each element stands s times in a row, in both directions."""
     if node.target is not aten.upsample_nearest2d.vec:
         return None
@@ -34,4 +34,4 @@ def _repeated(node: Node, x: Node, shape: list[int], dim: int, times: int) -> No
     return call(node, aten.cat.default, copies, dim) if times > 1 else copies[0]
 
 
-RULE = Rule("nearest upsampling as copies", rewrite)
+RULE = Rule("upsample-nearest-as-cat", _rewrite)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 
-def runtime() -> Any:
+def runtime_bindings() -> Any:
     import executorch.kernels.quantized  # noqa: F401  registers the quantized kernels with it
 
     try:
@@ -16,7 +16,7 @@ def runtime() -> Any:
     return found
 
 
-def load(path: Path, method: str) -> tuple[Any, Any]:
+def load_method(path: Path, method: str) -> tuple[Any, Any]:
     """A program and a method to call: its methods share the memory of their buffers, and it must outlive them."""
-    program = runtime()._load_program(str(path))
+    program = runtime_bindings()._load_program(str(path))
     return program, program.load_method(method)

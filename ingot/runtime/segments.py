@@ -16,7 +16,7 @@ Values = dict[int, torch.Tensor]  # what each value of the program holds, for on
 
 
 @dataclass(frozen=True)
-class Piece:
+class Segment:
     """Instructions that run together; `payload` is None for those of the runtime."""
 
     instructions: tuple[Any, ...]
@@ -24,45 +24,45 @@ class Piece:
     payload: bytes | None = None
 
 
-def execute(
+def run_segmented(
     pte: bytes,
     batches: Sequence[tuple[Any, ...]],
     executors: Mapping[str, Executor],
     timeout: float,
     method: str = "forward",
 ) -> list[list[torch.Tensor]]:
-    return run_file(read(pte, method), batches, executors, timeout)
+    return run_segments(read_pte(pte, method), batches, executors, timeout)
 
 
-def run_file(
+def run_segments(
     file: Any, batches: Sequence[tuple[Any, ...]], executors: Mapping[str, Executor], timeout: float
 ) -> list[list[torch.Tensor]]:
     """The outputs for each batch; together they go through the pieces, one after the other where there is state."""
-    file, state = unbound(file)
-    plan, pieces = file.program.execution_plan[0], list(pieces_of(file.program, executors))
+    file, state = extract_state(file)
+    plan, pieces = file.program.execution_plan[0], list(segments_of(file.program, executors))
     made = list[list[torch.Tensor]]()
     for some in [[b] for b in batches] if state else [batches]:
-        values = [_start(plan, batch) | state for batch in some]
-        _run_pieces(file, pieces, values, executors, timeout, state)
+        values = [_initial_values(plan, batch) | state for batch in some]
+        _run_all(file, pieces, values, executors, timeout, state)
         made += [[_value(file.program, i, v) for i in plan.outputs] for v in values]
         state = {i: values[0][i] for i in state}
     return made
 
 
-def _run_pieces(
-    file: Any, pieces: list[Piece], values: list[Values], executors: Mapping[str, Executor], timeout: float,
+def _run_all(
+    file: Any, pieces: list[Segment], values: list[Values], executors: Mapping[str, Executor], timeout: float,
     state: Collection[int],
 ) -> None:  # fmt: skip
     plan = file.program.execution_plan[0]
     for i, piece in enumerate(pieces):
-        needed = {v for later in pieces[i + 1 :] for v in _touched(plan, later)} | set(plan.outputs)
+        needed = {v for later in pieces[i + 1 :] for v in _accessed_values(plan, later)} | set(plan.outputs)
         if piece.payload is None:
-            _on_runtime(file, piece, values, needed, timeout, state)
+            _run_on_runtime(file, piece, values, needed, timeout, state)
         else:
-            _by_executor(file.program, piece, values, executors[piece.backend])
+            _run_on_executor(file.program, piece, values, executors[piece.backend])
 
 
-def read(pte: bytes, method: str = "forward") -> Any:
+def read_pte(pte: bytes, method: str = "forward") -> Any:
     """The file, with that method as its only one."""
     from executorch.exir._serialize._program import deserialize_pte_binary
 
@@ -76,42 +76,42 @@ def read(pte: bytes, method: str = "forward") -> Any:
     return replace(file, program=replace(file.program, execution_plan=plans))
 
 
-def unbound(file: Any) -> tuple[Any, Values]:
+def extract_state(file: Any) -> tuple[Any, Values]:
     """The file with its state as values like others, and what those hold before the first call.
 
     A piece that kept state itself would keep its own: each is given the state, and gives it back.
     """
     plan, stored = file.program.execution_plan[0], file.mutable_data or []
-    kept = {i: v.val for i, v in enumerate(plan.values) if _kept(v.val)}
-    state = {i: _bytes_as(stored[val.data_buffer_idx].storage, val) for i, val in kept.items()}
+    kept = {i: v.val for i, v in enumerate(plan.values) if _is_state(v.val)}
+    state = {i: _tensor_from_bytes(stored[val.data_buffer_idx].storage, val) for i, val in kept.items()}
     values = [replace(v, val=replace(v.val, data_buffer_idx=0)) if i in kept else v for i, v in enumerate(plan.values)]
     program = replace(file.program, execution_plan=[replace(plan, values=values)])
     return replace(file, program=program, mutable_data=None), state
 
 
-def _kept(val: Any) -> bool:
+def _is_state(val: Any) -> bool:
     """With a place in memory and with numbers in the file: it starts with these, and is written."""
     return type(val).__name__ == "Tensor" and val.data_buffer_idx > 0 and val.allocation_info is not None
 
 
-def _start(plan: Any, batch: tuple[Any, ...]) -> Values:
+def _initial_values(plan: Any, batch: tuple[Any, ...]) -> Values:
     if len(batch) != len(plan.inputs):
         raise ArtefactError(f"the program takes {len(plan.inputs)} inputs and was given {len(batch)}")
     return dict(zip(plan.inputs, batch, strict=True))
 
 
-def pieces_of(program: Any, executors: Collection[str]) -> Iterator[Piece]:
+def segments_of(program: Any, executors: Collection[str]) -> Iterator[Segment]:
     """Delegates of these backends, each alone, and what is between them."""
     plan, between = program.execution_plan[0], list[Any]()
     for instruction in plan.chains[0].instructions:
         delegate = _delegate(plan, instruction)
         if delegate is None or delegate.id not in executors:
-            between += [instruction] if _does_something(instruction) else []
+            between += [instruction] if _has_effect(instruction) else []
             continue
-        yield from [Piece(tuple(between))] if between else []
+        yield from [Segment(tuple(between))] if between else []
         between = []
-        yield Piece((instruction,), delegate.id, program.backend_delegate_data[delegate.processed.index].data)
-    yield from [Piece(tuple(between))] if between else []
+        yield Segment((instruction,), delegate.id, program.backend_delegate_data[delegate.processed.index].data)
+    yield from [Segment(tuple(between))] if between else []
 
 
 def _delegate(plan: Any, instruction: Any) -> Any:
@@ -119,7 +119,7 @@ def _delegate(plan: Any, instruction: Any) -> Any:
     return None if index is None else plan.delegates[index]
 
 
-def _does_something(instruction: Any) -> bool:
+def _has_effect(instruction: Any) -> bool:
     """Memory is not freed between pieces; jumps would leave theirs."""
     kind = type(instruction.instr_args).__name__
     if kind == "JumpFalseCall":
@@ -127,17 +127,17 @@ def _does_something(instruction: Any) -> bool:
     return kind != "FreeCall"
 
 
-def _touched(plan: Any, piece: Piece) -> list[int]:
+def _accessed_values(plan: Any, piece: Segment) -> list[int]:
     """The values a piece reads or writes, those inside lists too, each once."""
     found: dict[int, None] = {}
     for instruction in piece.instructions:
         call = instruction.instr_args
         for i in call.args if hasattr(call, "args") else (call.move_from, call.move_to):
-            found |= dict.fromkeys([i, *_items(plan.values[i].val)])
+            found |= dict.fromkeys([i, *_list_items(plan.values[i].val)])
     return list(found)
 
 
-def _items(val: Any) -> list[int]:
+def _list_items(val: Any) -> list[int]:
     """-1 in a list stands for no tensor."""
     return [i for i in val.items if i >= 0] if type(val).__name__ in ("TensorList", "OptionalTensorList") else []
 
@@ -149,22 +149,24 @@ def _is_variable(val: Any) -> bool:
 # ---- on the runtime ----
 
 
-def _on_runtime(
-    file: Any, piece: Piece, values: list[Values], needed: set[int], timeout: float, state: Collection[int]
+def _run_on_runtime(
+    file: Any, piece: Segment, values: list[Values], needed: set[int], timeout: float, state: Collection[int]
 ) -> None:
     """Memory was planned for the whole program, so whatever is alive before or after a piece has a place of its own."""
     from ingot.runtime.worker import run_pte
 
     plan = file.program.execution_plan[0]
-    touched = [i for i in _touched(plan, piece) if _is_variable(plan.values[i].val)]
+    touched = [i for i in _accessed_values(plan, piece) if _is_variable(plan.values[i].val)]
     inputs = [i for i in touched if i in values[0]]
     outputs = [i for i in touched if i in state or (i not in values[0] and i in needed)]
     given = [tuple(v[i] for i in inputs) for v in values]
-    for v, made in zip(values, run_pte(_program(file, piece, inputs, outputs), given, timeout=timeout), strict=True):
+    for v, made in zip(
+        values, run_pte(_segment_pte(file, piece, inputs, outputs), given, timeout=timeout), strict=True
+    ):
         v |= dict(zip(outputs, made, strict=True))
 
 
-def _program(file: Any, piece: Piece, inputs: list[int], outputs: list[int]) -> bytes:
+def _segment_pte(file: Any, piece: Segment, inputs: list[int], outputs: list[int]) -> bytes:
     """The piece as a program of its own, with the values, constants and memory plan of the whole."""
     from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
 
@@ -172,7 +174,7 @@ def _program(file: Any, piece: Piece, inputs: list[int], outputs: list[int]) -> 
     calls = [i.instr_args for i in piece.instructions]
     used = list(dict.fromkeys(c.delegate_index for c in calls if hasattr(c, "delegate_index")))
     chain = replace(plan.chains[0], inputs=inputs, outputs=outputs, stacktrace=None)
-    chain.instructions = [replace(i, instr_args=_renumbered(i.instr_args, used)) for i in piece.instructions]
+    chain.instructions = [replace(i, instr_args=_with_delegate_index(i.instr_args, used)) for i in piece.instructions]
     kept = [plan.delegates[i] for i in used]
     part = replace(plan, inputs=inputs, outputs=outputs, chains=[chain], delegates=kept)
     data = program.backend_delegate_data if kept else []
@@ -180,7 +182,7 @@ def _program(file: Any, piece: Piece, inputs: list[int], outputs: list[int]) -> 
     return bytes(serialize_pte_binary(PTEFile(whole, None, file.named_data)))
 
 
-def _renumbered(call: Any, used: list[int]) -> Any:
+def _with_delegate_index(call: Any, used: list[int]) -> Any:
     delegate = getattr(call, "delegate_index", None)
     return call if delegate is None else replace(call, delegate_index=used.index(delegate))
 
@@ -188,34 +190,34 @@ def _renumbered(call: Any, used: list[int]) -> Any:
 # ---- by an executor ----
 
 
-def _by_executor(program: Any, piece: Piece, values: list[Values], executor: Executor) -> None:
+def _run_on_executor(program: Any, piece: Segment, values: list[Values], executor: Executor) -> None:
     assert piece.payload is not None
     plan = program.execution_plan[0]
-    inputs, outputs = sides(plan, piece, values[0])
-    given = [[as_lying(_value(program, i, v), plan.values[i].val.dim_order) for i in inputs] for v in values]
+    inputs, outputs = segment_io(plan, piece, values[0])
+    given = [[to_memory_order(_value(program, i, v), plan.values[i].val.dim_order) for i in inputs] for v in values]
     for v, arrays in zip(values, executor(piece.payload, given, len(outputs)), strict=True):
-        v |= {i: _handed_over(a, plan.values[i].val) for i, a in zip(outputs, arrays, strict=True)}
+        v |= {i: _from_executor(a, plan.values[i].val) for i, a in zip(outputs, arrays, strict=True)}
 
 
-def _handed_over(array: Any, info: Any) -> torch.Tensor:
+def _from_executor(array: Any, info: Any) -> torch.Tensor:
     """A backend that counts in 32 bits gives the 64 that its program declares."""
-    x = _tensor(array, info)
-    return x.long() if x.dtype == torch.int32 and dtype_of(info) == torch.int64 else x
+    x = _to_tensor(array, info)
+    return x.long() if x.dtype == torch.int32 and torch_dtype_of(info) == torch.int64 else x
 
 
-def sides(plan: Any, piece: Piece, known: Collection[int]) -> tuple[list[int], list[int]]:
+def segment_io(plan: Any, piece: Segment, known: Collection[int]) -> tuple[list[int], list[int]]:
     """What a delegate reads (computed before it, or constant) and what it writes, in the order of its arguments."""
-    tensors = [i for i in _touched(plan, piece) if type(plan.values[i].val).__name__ == "Tensor"]
+    tensors = [i for i in _accessed_values(plan, piece) if type(plan.values[i].val).__name__ == "Tensor"]
     reads = [i for i in tensors if i in known or not _is_variable(plan.values[i].val)]
     return reads, [i for i in tensors if i not in reads]
 
 
-def as_lying(x: torch.Tensor, order: list[int]) -> Any:
+def to_memory_order(x: torch.Tensor, order: list[int]) -> Any:
     """As it lies in memory: delegates are handed memory, not shapes."""
     return x.detach().permute(*order).contiguous().numpy() if x.dim() else x.detach().numpy()
 
 
-def _tensor(array: Any, info: Any) -> torch.Tensor:
+def _to_tensor(array: Any, info: Any) -> torch.Tensor:
     order, varies = list(info.dim_order), info.shape_dynamism.name != "STATIC"
     stored = torch.from_numpy(array)
     stored = stored if varies else stored.reshape([info.sizes[i] for i in order])  # sizes are the largest otherwise
@@ -223,21 +225,21 @@ def _tensor(array: Any, info: Any) -> torch.Tensor:
 
 
 def _value(program: Any, i: int, v: Values) -> torch.Tensor:
-    return v[i] if i in v else constant(program, i)
+    return v[i] if i in v else constant_value(program, i)
 
 
-def dtype_of(info: Any) -> torch.dtype:
+def torch_dtype_of(info: Any) -> torch.dtype:
     from executorch.exir.tensor import scalar_type_table
 
     return next(d for d, s in scalar_type_table.items() if s == info.scalar_type)
 
 
-def constant(program: Any, i: int) -> torch.Tensor:
+def constant_value(program: Any, i: int) -> torch.Tensor:
     """A value that nothing computes is in the file."""
     info = program.execution_plan[0].values[i].val
-    return _bytes_as(program.constant_buffer[info.data_buffer_idx].storage, info)
+    return _tensor_from_bytes(program.constant_buffer[info.data_buffer_idx].storage, info)
 
 
-def _bytes_as(storage: bytes, info: Any) -> torch.Tensor:
-    stored = torch.frombuffer(bytearray(storage), dtype=dtype_of(info))
-    return _tensor(stored[: math.prod(info.sizes)].numpy(), info)  # the rest fills up to the alignment
+def _tensor_from_bytes(storage: bytes, info: Any) -> torch.Tensor:
+    stored = torch.frombuffer(bytearray(storage), dtype=torch_dtype_of(info))
+    return _to_tensor(stored[: math.prod(info.sizes)].numpy(), info)  # the rest fills up to the alignment

@@ -28,15 +28,15 @@ import torch
 from torch import Tensor
 
 from ingot.errors import ArtefactError
-from ingot.runtime.bindings import load, runtime
+from ingot.runtime.bindings import load_method, runtime_bindings
 
-STARTING = 120.0  # seconds a worker may take to import the runtime
-TRACE = "trace.etdp"
-GRACE = 10  # seconds after the limit at which an orphan that hangs is ended by its own alarm
+START_TIMEOUT = 120.0  # seconds a worker may take to import the runtime
+TRACE_FILE = "trace.etdp"
+ORPHAN_GRACE = 10  # seconds after the limit at which an orphan that hangs is ended by its own alarm
 # The child sees what the parent sees: -m would put the current folder first, and miss a package found in another way.
-START = (
+BOOTSTRAP = (
     "import os, sys; sys.path[:] = sys.argv[1].split(os.pathsep); "
-    "from ingot.runtime.worker import main; main(sys.argv[2])"
+    "from ingot.runtime.worker import worker_main; worker_main(sys.argv[2])"
 )
 
 
@@ -53,31 +53,31 @@ def run_pte(
     `fresh` loads the program anew for each batch, so that its mutable buffers start from their initial state.
     `timeout` is in seconds and for each batch, loading included.
     """
-    return _served(lambda: _worker().run(pte, batches, timeout, fresh, method))
+    return _with_worker(lambda: _ready_worker().run(pte, batches, timeout, fresh, method))
 
 
 def trace_pte(pte: bytes, batch: tuple[Any, ...], runs: int, *, timeout: float = 120) -> bytes:
     """What the runtime's profiler saw of some runs of one batch: an ETDump."""
-    return _served(lambda: _worker().trace(pte, batch, runs, timeout))
+    return _with_worker(lambda: _ready_worker().trace(pte, batch, runs, timeout))
 
 
-def begin() -> None:
+def start_worker() -> None:
     """Its imports, while there is other work to do. Who needs it is told if that fails."""
     with suppress(ArtefactError):
-        _served(_begun)
+        _with_worker(_started_worker)
 
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-def _served(work: Callable[[], T]) -> T:
+def _with_worker(work: Callable[[], _T]) -> _T:
     with _lock:
         try:
             return work()
         except _Refused as e:  # the worker itself is well
             raise ArtefactError(e.what, why=e.why, hint=e.hint) from None
         except BaseException:  # also Ctrl-C: whatever it still answers belongs to nobody
-            close()
+            stop_worker()
             raise
 
 
@@ -92,7 +92,7 @@ class _Worker:
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ingot-child-"))
         self.log, self.ready = self.folder / "log", False
-        command = [sys.executable, "-c", START, os.pathsep.join(sys.path), str(self.folder)]
+        command = [sys.executable, "-c", BOOTSTRAP, os.pathsep.join(sys.path), str(self.folder)]
         with self.log.open("ab") as log:  # appending, so that it can be emptied between requests
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
@@ -100,7 +100,7 @@ class _Worker:
 
     def wait_until_ready(self) -> None:
         self._answer(
-            STARTING, "the runtime did not start", "is executorch installed whole? pip install executorch==1.5.1"
+            START_TIMEOUT, "the runtime did not start", "is executorch installed whole? pip install executorch==1.5.1"
         )
         self.ready = True
 
@@ -109,17 +109,19 @@ class _Worker:
     ) -> list[list[Tensor]]:
         os.truncate(self.log, 0)
         self._hand_over(pte, batches)
-        self._ask({"batches": len(batches), "fresh": fresh, "method": method, "seconds": math.ceil(timeout) + GRACE})
+        self._ask(
+            {"batches": len(batches), "fresh": fresh, "method": method, "seconds": math.ceil(timeout) + ORPHAN_GRACE}
+        )
         return [self._outputs(i, timeout) for i in range(len(batches))]
 
     def trace(self, pte: bytes, batch: tuple[Any, ...], runs: int, timeout: float) -> bytes:
         os.truncate(self.log, 0)
         self._hand_over(pte, [batch])
-        self._ask({"trace": runs, "seconds": math.ceil(timeout) + GRACE})
+        self._ask({"trace": runs, "seconds": math.ceil(timeout) + ORPHAN_GRACE})
         answer = self._answer(timeout, "the program was not traced", _HINTS["crash"])
         if "error" in answer:
             raise _Refused("the program was not traced", self._why(answer["error"]), _HINTS["run"])
-        return (self.folder / TRACE).read_bytes()
+        return (self.folder / TRACE_FILE).read_bytes()
 
     def _hand_over(self, pte: bytes, batches: Sequence[tuple[Any, ...]]) -> None:
         program = self.folder / "program.pte"
@@ -143,7 +145,7 @@ class _Worker:
         if "error" in answer:
             what = f"the program does not {answer['stage']}" + (f" on batch {i}" if answer["stage"] == "run" else "")
             raise _Refused(what, self._why(answer["error"]), _HINTS[answer["stage"]])
-        return _take(self.folder / f"out{i}.pt")
+        return _load_tensors(self.folder / f"out{i}.pt")
 
     def _answer(self, timeout: float, what: str, hint: str) -> dict[str, Any]:
         """The next line. The limit works by ending the worker, which ends its line: no waiting on two things."""
@@ -167,7 +169,7 @@ class _Worker:
 
     def _ended(self, what: str, hint: str) -> ArtefactError:
         code = self.process.wait()
-        return ArtefactError(what, why=self._why(f"the runtime ended by {_cause(code)}"), hint=hint)
+        return ArtefactError(what, why=self._why(f"the runtime ended by {_exit_reason(code)}"), hint=hint)
 
     def _why(self, reason: str) -> str:
         lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
@@ -187,26 +189,26 @@ _HINTS = {
     "run": "give it the inputs it was lowered for: as many, of the same shapes and dtypes",
 }
 _lock = threading.RLock()
-_live: _Worker | None = None
+_current: _Worker | None = None
 
 
-def _worker() -> _Worker:
-    worker = _begun()
+def _ready_worker() -> _Worker:
+    worker = _started_worker()
     if not worker.ready:
         worker.wait_until_ready()
     return worker
 
 
-def _begun() -> _Worker:
-    global _live
-    if _live is not None and _live.process.poll() is not None:
-        close()
-    if _live is None:
-        _live = _started()
-    return _live
+def _started_worker() -> _Worker:
+    global _current
+    if _current is not None and _current.process.poll() is not None:
+        stop_worker()
+    if _current is None:
+        _current = _spawn()
+    return _current
 
 
-def _started() -> _Worker:
+def _spawn() -> _Worker:
     try:
         return _Worker()
     except OSError as e:
@@ -215,22 +217,22 @@ def _started() -> _Worker:
 
 
 @atexit.register
-def close() -> None:
+def stop_worker() -> None:
     """End the worker, if there is one."""
-    global _live
-    worker, _live = _live, None
+    global _current
+    worker, _current = _current, None
     if worker is not None:
         worker.close()
 
 
-def _forget() -> None:
+def _reset_after_fork() -> None:
     """After a fork the worker is the parent's: answers must not be read by two."""
-    global _live, _lock
-    _live, _lock = None, threading.RLock()
+    global _current, _lock
+    _current, _lock = None, threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def _portable(x: Any) -> Any:
@@ -238,13 +240,13 @@ def _portable(x: Any) -> Any:
     return x.detach().cpu().clone(memory_format=torch.preserve_format) if isinstance(x, Tensor) else x
 
 
-def _take(path: Path) -> list[Any]:
+def _load_tensors(path: Path) -> list[Any]:
     tensors = torch.load(path, weights_only=True)
     path.unlink()
     return tensors
 
 
-def _cause(code: int) -> str:
+def _exit_reason(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
     return f"signal {signal.Signals(-code).name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
@@ -259,11 +261,11 @@ def _write(stream: IO[bytes] | None, message: dict[str, Any]) -> None:
 # ---- from here on: inside the child ----
 
 
-def main(folder: str) -> None:
+def worker_main(folder: str) -> None:
     # Native code prints where it likes: the real standard output is for answers only.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    runtime()  # its imports
+    runtime_bindings()  # its imports
     _write(answers, {"ready": True})
     for line in sys.stdin:
         request = json.loads(line)
@@ -279,9 +281,9 @@ def _serve(folder: Path, request: dict[str, Any], answers: IO[bytes]) -> None:
         stage = "load"
         try:
             if loaded is None or request["fresh"]:
-                loaded = load(folder / "program.pte", request["method"])
+                loaded = load_method(folder / "program.pte", request["method"])
             stage = "run"
-            inputs = _take(folder / f"in{i}.pt")
+            inputs = _load_tensors(folder / f"in{i}.pt")
             torch.save(list(loaded[1](inputs)), folder / f"out{i}.pt")
         except Exception as e:
             _alarm(0)
@@ -293,11 +295,11 @@ def _serve(folder: Path, request: dict[str, Any], answers: IO[bytes]) -> None:
 def _trace(folder: Path, request: dict[str, Any], answers: IO[bytes]) -> None:
     _alarm(request["seconds"])
     try:
-        program = runtime()._load_program(str(folder / "program.pte"), enable_etdump=True)
-        method, inputs = program.load_method("forward"), _take(folder / "in0.pt")
+        program = runtime_bindings()._load_program(str(folder / "program.pte"), enable_etdump=True)
+        method, inputs = program.load_method("forward"), _load_tensors(folder / "in0.pt")
         for _ in range(request["trace"]):
             method(inputs)
-        program.write_etdump_result_to_file(str(folder / TRACE), str(folder / "unused"))
+        program.write_etdump_result_to_file(str(folder / TRACE_FILE), str(folder / "unused"))
         _write(answers, {"traced": True})
     except Exception as e:
         _write(answers, {"error": f"{type(e).__name__}: {e}"})

@@ -17,7 +17,7 @@ from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check, Delegate, HostOp, OutputCheck, ProgramIO
 from ingot.core.batched import run_batched, writes
 from ingot.errors import InputError
-from ingot.quantize.io import decode, encode
+from ingot.quantize.io import dequantize_outputs, quantize_inputs
 from ingot.targets.base import Target
 from ingot.verify.localize.graph_errors import culprit_of
 from ingot.verify.metrics import Comparison, measure
@@ -68,11 +68,11 @@ def run_artefact(
     pte: bytes, evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]]
 ) -> list[list[torch.Tensor]]:
     """The program itself, wherever its target runs programs; float in and out, whatever it takes and gives."""
-    given = [encode(batch, evidence.io.inputs) for batch in batches]
+    given = [quantize_inputs(batch, evidence.io.inputs) for batch in batches]
     files, seconds = {d.digest: d.files for d in evidence.delegates}, evidence.recipe.run_timeout
     run, method = evidence.target.runner.run, evidence.method
     made = run(pte, given, files=files, timeout=seconds, fresh=False, method=method)
-    return [decode(tensors_of(o), evidence.io.outputs) for o in made]
+    return [dequantize_outputs(tensors_of(o), evidence.io.outputs) for o in made]
 
 
 def run_graph(

@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.core.fx import add_constant, constant_of, drop_unused, inherited_meta, value_of
-from ingot.patches.reemit import Known, result_of
+from ingot.patches.fake_result_memo import ResultMemo, memoized_result
 from ingot.weight_only.gptq import Rounded, limits
 from ingot.weight_only.scheme import Layer
 from ingot.weight_only.weight_transforms import NONE, Change
@@ -63,13 +63,13 @@ class _Put:
     """What is put into one program; results of ops that look the same are looked up, a decoder repeats itself."""
 
     def __init__(self, module: GraphModule) -> None:
-        self.module, self.known = module, Known()
+        self.module, self.known = module, ResultMemo()
 
     def _call(self, before: Node, op: Any, *args: Any, **named: Any) -> Node:
         with before.graph.inserting_before(before):
             node = before.graph.call_function(op, args, named)
         node.meta = inherited_meta(before)
-        node.meta["val"] = result_of(self.known, op, torch.fx.map_arg(args, value_of), named)
+        node.meta["val"] = memoized_result(self.known, op, torch.fx.map_arg(args, value_of), named)
         return node
 
     def by_token(self, node: Node) -> Node:

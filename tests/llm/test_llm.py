@@ -18,7 +18,7 @@ from ingot.llm import hf_library as library
 from ingot.llm import pipeline as road
 from ingot.llm.decoder import Decoder
 from ingot.llm.sample_text import SAMPLE
-from ingot.runtime.segments import read
+from ingot.runtime.segments import read_pte
 from ingot.weight_only.hessian import watching
 
 transformers = library.transformers()
@@ -131,7 +131,7 @@ def test_a_prompt_is_read_in_strides(cast: tuple[ingot.Casting, Path, Any]) -> N
     for a, b in zip(strides.past, single.past, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0.05)
     assert any("method prefill: 1 delegate, 3 ops on the host, the same weights" in n for n in casting.notes)
-    file = read(casting.pte, "prefill")
+    file = read_pte(casting.pte, "prefill")
     said = {k: sum(n.bytes for n in casting.layers if n.kind == k) for k in ("linear", "embedding")}
     stored = sum(len(b) for b in file.named_data.buffers)
     assert said["linear"] < stored < 1.3 * said["linear"]  # the rest: norms

@@ -12,12 +12,12 @@ from torch.export import Dim
 from torch.fx.passes.infra.pass_base import PassResult
 
 import ingot
-from ingot.patches.retrace import quick
+from ingot.patches.contexts import fast_lowering
 from tests.support.models import CASES, case, settled
 from tests.targets.test_arm import need
 from tests.targets.test_arm_models import IMAGES, NETS, SEQUENCES
 
-LOWER = sys.modules["ingot.lower"]
+EDGE = sys.modules["ingot.lower.edge"]
 
 
 def both_ways(monkeypatch: pytest.MonkeyPatch, program: ingot.Program, plan: ingot.Plan) -> tuple[bytes, bytes]:
@@ -25,7 +25,7 @@ def both_ways(monkeypatch: pytest.MonkeyPatch, program: ingot.Program, plan: ing
 
     monkeypatch.setattr(DebugHandleGeneratorPass, "call", _all_alike)
     fast = ingot.lower(program, plan).pte
-    monkeypatch.setattr(LOWER, "quick", contextlib.nullcontext)
+    monkeypatch.setattr(EDGE, "fast_lowering", contextlib.nullcontext)
     return fast, ingot.lower(program, plan).pte
 
 
@@ -67,7 +67,7 @@ def test_all_is_put_back() -> None:
     from executorch.exir.pass_base import _ExportPassBase as Base
 
     held = (torch.fx.GraphModule.recompile, torch.export.ExportedProgram.run_decompositions, Base._fx, Base.call)
-    with contextlib.suppress(RuntimeError), quick():
+    with contextlib.suppress(RuntimeError), fast_lowering():
         assert Base._fx is not held[2]
         raise RuntimeError("on the way")
     now = (torch.fx.GraphModule.recompile, torch.export.ExportedProgram.run_decompositions, Base._fx, Base.call)
@@ -79,7 +79,7 @@ def test_a_module_that_was_edited_inside_runs_as_edited_outside() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + x
 
-    with quick():
+    with fast_lowering():
         module = torch.fx.symbolic_trace(Twice())
         add = next(n for n in module.graph.nodes if n.op == "call_function")
         add.args = (add.args[0], 10)
@@ -97,8 +97,8 @@ def test_the_same_file_with_integer_weights(monkeypatch: pytest.MonkeyPatch) -> 
     net = nn.Sequential(*(part for layer in layers for part in (layer, nn.SiLU()))).eval()
     monkeypatch.setattr(DebugHandleGeneratorPass, "call", _all_alike)
     fast = ingot.cast(net, (torch.randn(4, 32),), target="xnnpack", weights="8da4w").pte
-    monkeypatch.setattr(LOWER, "quick", contextlib.nullcontext)
-    monkeypatch.setattr(LOWER, "lifted", lambda *_: None)
+    monkeypatch.setattr(EDGE, "fast_lowering", contextlib.nullcontext)
+    monkeypatch.setattr(EDGE, "lift_constants", lambda *_: None)
     assert ingot.cast(net, (torch.randn(4, 32),), target="xnnpack", weights="8da4w").pte == fast
 
 
@@ -134,4 +134,4 @@ def test_capture_gives_the_graph_that_torch_traces(name: str, monkeypatch: pytes
 
 
 def _as_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["ingot.capture"], "decomposed", lambda *_: None)
+    monkeypatch.setattr(sys.modules["ingot.capture.export"], "decompose_per_op", lambda *_: None)

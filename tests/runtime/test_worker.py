@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ingot.errors import ArtefactError
-from ingot.runtime import worker as child
+from ingot.runtime import worker
 from ingot.runtime.worker import run_pte
 
 pytest.importorskip("executorch.runtime", reason="pip install executorch==1.5.1")
@@ -41,12 +41,12 @@ def net() -> nn.Module:
 @pytest.fixture(scope="module")
 def pte(net: nn.Module) -> Iterator[bytes]:
     yield lowered(net, X, delegate=True)
-    child.close()
+    worker.stop_worker()
 
 
 def worker_pid() -> int:
-    assert child._live is not None
-    return child._live.process.pid
+    assert worker._current is not None
+    return worker._current.process.pid
 
 
 def test_outputs_equal_eager_and_one_worker_serves_all(net: nn.Module, pte: bytes) -> None:
@@ -59,18 +59,18 @@ def test_outputs_equal_eager_and_one_worker_serves_all(net: nn.Module, pte: byte
 
 
 def test_a_worker_that_was_begun_before_is_the_one_that_runs(net: nn.Module, pte: bytes) -> None:
-    child.close()
-    child.begin()
+    worker.stop_worker()
+    worker.start_worker()
     pid = worker_pid()
-    child.begin()
+    worker.start_worker()
     ((got,),) = run_pte(pte, [(X,)])
     assert worker_pid() == pid
     torch.testing.assert_close(got, net(X), atol=1e-5, rtol=1e-5)
 
 
 def test_a_worker_that_died_while_it_began_is_replaced(pte: bytes) -> None:
-    child.close()
-    child.begin()
+    worker.stop_worker()
+    worker.start_worker()
     os.kill(worker_pid(), signal.SIGKILL)
     os.waitid(os.P_PID, worker_pid(), os.WEXITED | os.WNOWAIT)
     assert len(run_pte(pte, [(X,)])) == 1
@@ -80,23 +80,23 @@ def test_without_room_for_its_folder_the_run_says_so(pte: bytes, monkeypatch: py
     def full(*_: object, **__: object) -> str:
         raise OSError(28, "No space left on device")
 
-    child.close()
+    worker.stop_worker()
     monkeypatch.setattr("ingot.runtime.worker.tempfile.mkdtemp", full)
-    child.begin()
+    worker.start_worker()
     with pytest.raises(ArtefactError, match=r"did not start.*No space left"):
         run_pte(pte, [(X,)])
 
 
 def test_strides_arrive_as_they_were(pte: bytes) -> None:
     x = X.to(memory_format=torch.channels_last)
-    assert child._portable(x).stride() == x.stride()
+    assert worker._portable(x).stride() == x.stride()
     net = nn.Conv2d(3, 4, 3)
     (out,) = run_pte(lowered(net, x, delegate=True), [(x,)])[0]
     torch.testing.assert_close(out, net(x), atol=1e-5, rtol=1e-5)
 
 
 def test_a_slice_does_not_take_its_storage_along() -> None:
-    assert child._portable(torch.zeros(1000, 4)[:1]).untyped_storage().nbytes() == 16
+    assert worker._portable(torch.zeros(1000, 4)[:1]).untyped_storage().nbytes() == 16
 
 
 @pytest.mark.parametrize("cut", ["empty", "half", "noise"])
@@ -187,9 +187,9 @@ def test_the_quantized_kernels_are_there() -> None:
 
 ORPHAN = """
 import os, signal, sys
-from ingot import child
-child._worker()
-print(child._live.process.pid, child._live.folder, flush=True)
+from ingot.runtime import worker
+worker._ready_worker()
+print(worker._current.process.pid, worker._current.folder, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

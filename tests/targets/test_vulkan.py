@@ -15,7 +15,7 @@ from ingot.core.fx import calls
 from ingot.llm import checkpoint
 from ingot.llm import pipeline as road
 from ingot.rewrite.apply import rewrite_for
-from ingot.runtime.segments import pieces_of, read
+from ingot.runtime.segments import read_pte, segments_of
 from ingot.targets.vulkan.graph import Call, Graph, decoded, dtype_of
 from ingot.targets.vulkan.interpreter import refuse_unknown
 from ingot.targets.vulkan.target import BACKEND, EXECUTED_ON, VULKAN
@@ -45,8 +45,8 @@ def cast(model: nn.Module, weights: Any = "4w", **how: Any) -> ingot.Casting:
 
 
 def graphs(pte: bytes, method: str = "forward") -> list[Graph]:
-    file = read(pte, method)
-    return [decoded(p.payload, file.named_data) for p in pieces_of(file.program, {BACKEND}) if p.payload]
+    file = read_pte(pte, method)
+    return [decoded(p.payload, file.named_data) for p in segments_of(file.program, {BACKEND}) if p.payload]
 
 
 @pytest.mark.parametrize("scheme", ["4w", "8da4w"])
@@ -248,10 +248,10 @@ def test_state_is_the_programs() -> None:
     made = run_artefact(casting.pte, casting.evidence, batches)
     assert [int(o[1]) for o in made] == [8, 10, 12, 14]
     assert casting.check.outputs[0].faithful_db > 100
-    file = read(casting.pte)
+    file = read_pte(casting.pte)
     plan = file.program.execution_plan[0]
     called = [i.instr_args for i in plan.chains[0].instructions]
-    for piece in (p for p in pieces_of(file.program, {BACKEND}) if p.payload):
+    for piece in (p for p in segments_of(file.program, {BACKEND}) if p.payload):
         graph = decoded(piece.payload, file.named_data)
         assert len(piece.instructions[0].instr_args.args) == len(graph.inputs) + len(graph.outputs)
     assert [plan.operators[c.op_index].name for c in called if hasattr(c, "op_index")] == ["aten::copy_"] * 2
@@ -293,7 +293,7 @@ def test_writes_are_choices(write: Any, many: int) -> None:
     x, shape = torch.randn(2, many if write in (_several, _assigned) else 3, 2, 4), (2, 8, 2, 4)
     program = ingot.capture(Written(write, shape).eval(), (x, torch.tensor([1, 7, 4][:many])))
     legal = rewrite_for(program, VULKAN, Recipe())
-    assert any(r.startswith("writes as a choice") for r in legal.rewrites)
+    assert any(r.startswith("index-put-as-where") for r in legal.rewrites)
     gone = {torch.ops.aten.index_put.default, torch.ops.aten.slice_scatter.default}
     assert not gone & {n.target for n in calls(legal.program.module)}
     for places in [[1, 7, 4], [6, 0, 2]] + ([[-1, 2, -8]] if write is _assigned else []):
@@ -376,6 +376,6 @@ def test_what_the_runtime_does_not_register_is_refused() -> None:
 def test_a_damaged_delegate() -> None:
     with pytest.raises(ingot.ArtefactError, match="cannot be read"):
         decoded(b"VK00" + bytes(64), None)
-    payload = next(p.payload for p in pieces_of(read(cast(Net()).pte).program, {BACKEND}) if p.payload)
+    payload = next(p.payload for p in segments_of(read_pte(cast(Net()).pte).program, {BACKEND}) if p.payload)
     with pytest.raises(ingot.ArtefactError, match="lacks a constant"):
         decoded(payload, None)

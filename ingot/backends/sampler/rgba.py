@@ -13,7 +13,7 @@ from ingot.rewrite.rule import Rule
 aten = torch.ops.aten
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     if node.target not in (aten.grid_sampler.default, aten.grid_sampler_2d.default):
         return None
     image: Any = node.args[0]
@@ -24,4 +24,4 @@ def rewrite(node: Node) -> Node | None:
     return call(node, aten.slice.Tensor, sampled, 1, 0, 3)
 
 
-RULE = Rule("images of four channels", rewrite)
+RULE = Rule("rgba-images", _rewrite)

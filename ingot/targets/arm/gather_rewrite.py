@@ -23,7 +23,7 @@ class Selections:
     """Only where the backend refuses the op itself."""
 
     device: Device
-    name: str = "selections as products"
+    name: str = "arm-gather-as-matmul"
 
     def apply(self, module: GraphModule) -> list[str]:
         places = []

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch.fx import GraphModule, Node
 
-from ingot.patches.arm import repaired
+from ingot.patches.arm import arm_pass_fixes
 from ingot.rewrite import depth_pool
 from ingot.targets.arm.decompositions import Decompositions
 from ingot.targets.arm.device import Device, compile_spec, partitioner_class
@@ -40,7 +40,7 @@ class ArmLowering(Lowering):
         return (depth_pool.RULE, Selections(self.device), Decompositions(self.device), Masks(self.device))
 
     def context(self) -> AbstractContextManager[Any]:
-        return repaired()
+        return arm_pass_fixes()
 
     def finish(self, graph: GraphModule) -> Mapping[str, Files]:
         return _taken_files(graph)
@@ -69,7 +69,7 @@ def _marking(device: Device) -> Any:
         def partition(self, exported_program: Any) -> Any:
             mark(exported_program.graph)
             result = super().partition(exported_program)
-            result.partition_tags = {tag: _dumping(spec) for tag, spec in result.partition_tags.items()}
+            result.partition_tags = {t: _dumping(result.partition_tags[t]) for t in _ordered(result, exported_program)}
             _tell(self.refused)
             return result
 
@@ -88,6 +88,13 @@ def _tell(refused: dict[Node, str]) -> None:
     logger = logging.getLogger("executorch.backends.arm.tosa.partitioner")
     for node, reason in refused.items():
         logger.debug(Refusal(node, reason))
+
+
+def _ordered(result: Any, exported_program: Any) -> list[str]:
+    """Tags in the order of their first nodes. ExecuTorch's order is that of a set of strings: it varies by process."""
+    found = dict.fromkeys(n.meta.get("delegation_tag") for n in exported_program.graph.nodes)
+    top = [tag for tag in found if tag in result.partition_tags]
+    return [*top, *sorted(result.partition_tags.keys() - set(top))]  # the rest is in branches
 
 
 def _dumping(spec: Any) -> Any:

@@ -12,8 +12,15 @@ import numpy as np
 
 from ingot.backends.base import Shader
 from ingot.errors import ArtefactError
-from ingot.runtime.segments import Piece, as_lying, constant, pieces_of, read, sides
-from ingot.runtime.segments import dtype_of as type_of
+from ingot.runtime.segments import (
+    Segment,
+    constant_value,
+    read_pte,
+    segment_io,
+    segments_of,
+    to_memory_order,
+    torch_dtype_of,
+)
 from ingot.targets.arm.scenario_runner import commands_of, fitting, template_of, tensors_of
 
 FORMATS = {"float32": "R32_SFLOAT", "float16": "R16_SFLOAT", "bool": "R8_BOOL_ARM"}
@@ -38,8 +45,8 @@ class Scenario:
 
 def write(folder: Path, pte: bytes, batches: Arrays, shaders: Shaders | None = None) -> Path:
     """scenario.json, the .vgf files and shaders, input_<batch>_<i>.npy; running it leaves output_<batch>_<i>.npy."""
-    made, shaders = Scenario(read(pte).program), shaders or {}
-    pieces = list(pieces_of(made.program, {"VgfBackend", *shaders}))
+    made, shaders = Scenario(read_pte(pte).program), shaders or {}
+    pieces = list(segments_of(made.program, {"VgfBackend", *shaders}))
     _refuse_host(pieces, made.plan)
     folder.mkdir(parents=True, exist_ok=True)
     stages = [_stage(folder, made, i, piece, shaders) for i, piece in enumerate(pieces)]
@@ -47,14 +54,14 @@ def write(folder: Path, pte: bytes, batches: Arrays, shaders: Shaders | None = N
         _add_inputs(made, b, arrays)
         known = set(made.plan.inputs)
         for piece, stage in zip(pieces, stages, strict=True):
-            reads, writes = sides(made.plan, piece, known)
+            reads, writes = segment_io(made.plan, piece, known)
             made.commands += stage(b, [_tensor(made, v, b) for v in reads], [_tensor(made, v, b) for v in writes])
             known |= set(writes)
         _add_outputs(made, b)
     return _save(folder, made)
 
 
-def _refuse_host(pieces: Sequence[Piece], plan: Any) -> None:
+def _refuse_host(pieces: Sequence[Segment], plan: Any) -> None:
     host = [
         plan.operators[i.instr_args.op_index].name
         for p in pieces
@@ -86,12 +93,14 @@ def _tensor(made: Scenario, value: int, b: int) -> str:
         made.resources.append({"tensor": made.rows[uid]})
         if fixed:
             made.rows[uid]["src"] = f"{uid}.npy"
-            made.files[f"{uid}.npy"] = as_lying(constant(made.program, value), info.dim_order).reshape(sizes)
+            made.files[f"{uid}.npy"] = to_memory_order(constant_value(made.program, value), info.dim_order).reshape(
+                sizes
+            )
     return uid
 
 
 def _format(info: Any) -> str:
-    name = str(type_of(info)).removeprefix("torch.")
+    name = str(torch_dtype_of(info)).removeprefix("torch.")
     kind = "SINT" if name.startswith("int") else "UINT"
     bits = "".join(c for c in name if c.isdecimal())
     return f"VK_FORMAT_{FORMATS.get(name, f'R{bits}_{kind}')}"
@@ -120,7 +129,7 @@ def _add_outputs(made: Scenario, b: int) -> None:
 Stage = Callable[[int, list[str], list[str]], Iterator[dict[str, Any]]]  # batch, uids read, uids written -> commands
 
 
-def _stage(folder: Path, made: Scenario, i: int, piece: Piece, shaders: Shaders) -> Stage:
+def _stage(folder: Path, made: Scenario, i: int, piece: Segment, shaders: Shaders) -> Stage:
     assert piece.payload is not None
     if piece.backend in shaders:
         return _shader_stage(made, i, shaders[piece.backend](piece.payload))

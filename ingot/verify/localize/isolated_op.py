@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 from ingot.core.fx import output_nodes
 from ingot.core.subgraph import extracted, inputs_of
 from ingot.plan.model import QParams
-from ingot.quantize.io import encode
+from ingot.quantize.io import quantize_inputs
 from ingot.verify.check import run_exactly
 from ingot.verify.localize.intermediate_outputs import stored_by
 from ingot.verify.localize.search import Search, spread
@@ -93,7 +93,7 @@ def _fed(search: Search, part: GraphModule, points: dict[Node, str]) -> list[tup
     def value(node: Node, i: int) -> torch.Tensor:
         if node not in points:
             return search.batches[i][places[node]]
-        return encode([search.seen[points[node]].made[i]], [search.plan.qparams(points[node])])[0]
+        return quantize_inputs([search.seen[points[node]].made[i]], [search.plan.qparams(points[node])])[0]
 
     # With state only the first batch begins where the graph does.
     count = 1 if search.evidence.program.state else len(search.batches)
