@@ -1,4 +1,4 @@
-"""Inputs and outputs that the program takes and gives as integers: converting them is then the caller's."""
+"""Integer inputs and outputs: the caller quantizes inputs and dequantizes outputs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from ingot.core.artefact import TensorInfo
 from ingot.core.fx import copied, is_call, output_nodes
 from ingot.plan.model import Plan, QParams
 
-OUTPUT_NODE = "output"  # the name of the node that returns, in every graph that torch.export makes
+OUTPUT_NODE = "output"  # the name of the output node in graphs of torch.export
 
 
 def input_qparams(module: GraphModule, plan: Plan) -> list[QParams | None]:
-    """As the caller sees them."""
+    """By input: the qparams that the caller must apply; None for a float input."""
     return [plan.qparams(n.name) if plan.integer_io else None for n in module.graph.nodes if n.op == "placeholder"]
 
 
@@ -27,7 +27,7 @@ def output_qparams(module: GraphModule, plan: Plan) -> list[QParams | None]:
 
 
 def is_io_conversion(node: Node, plan: Plan) -> bool:
-    """A rounding of an input or of an output that the plan stores: the interface, to be seen outside of delegates."""
+    """The node quantizes an input or dequantizes an output: it stays outside of delegates."""
     if is_call(node, "quantize_per_tensor"):
         return any(n.op == "placeholder" and plan.qparams(n.name) is not None for n in node.all_input_nodes)
     last = next((u for u in node.users if u.op == "output"), None)
@@ -37,7 +37,7 @@ def is_io_conversion(node: Node, plan: Plan) -> bool:
 
 
 def with_integer_io(quantized: GraphModule, plan: Plan) -> GraphModule:
-    """The same program with integers at the boundary where the plan says so."""
+    """The program without the quantize of its inputs and the dequantize of its outputs, where the plan says so."""
     if not any((*input_qparams(quantized, plan), *output_qparams(quantized, plan))):
         return quantized
     module = copied(quantized)
@@ -46,43 +46,43 @@ def with_integer_io(quantized: GraphModule, plan: Plan) -> GraphModule:
             user.replace_all_uses_with(node)
             module.graph.erase_node(user)
     last = next(n for n in reversed(module.graph.nodes) if n.op == "output")
-    stored = [plan.qparams(OUTPUT_NODE, i) is not None for i in range(len(output_nodes(module)))]
-    last.args = (_integer_outputs(last.args[0], iter(stored)),)
+    quantized_outputs = [plan.qparams(OUTPUT_NODE, i) is not None for i in range(len(output_nodes(module)))]
+    last.args = (_integer_outputs(last.args[0], iter(quantized_outputs)),)
     module.graph.eliminate_dead_code()
     module.recompile()
     return module
 
 
-def _integer_outputs(returned: Any, stored: Iterator[bool]) -> Any:
+def _integer_outputs(returned: Any, is_quantized: Iterator[bool]) -> Any:
     def integers(node: Node) -> Node:
-        return node.all_input_nodes[0] if next(stored) and is_call(node, "dequantize_per_tensor") else node
+        return node.all_input_nodes[0] if next(is_quantized) and is_call(node, "dequantize_per_tensor") else node
 
     return torch.fx.map_arg(returned, integers)
 
 
-def with_qparams(info: TensorInfo, storage: QParams | None) -> TensorInfo:
-    """What an application must know to fill or read the tensor."""
-    if storage is None:
+def with_qparams(info: TensorInfo, qparams: QParams | None) -> TensorInfo:
+    """The tensor with its dtype, scale and zero point, for an application that fills or reads it."""
+    if qparams is None:
         return info
-    assert isinstance(storage.scale, float)
-    assert isinstance(storage.zero_point, int)
+    assert isinstance(qparams.scale, float)
+    assert isinstance(qparams.zero_point, int)
     return TensorInfo(
-        info.name, storage.dtype, info.shape, info.layout, storage.scale, storage.zero_point, storage.qmin, storage.qmax
+        info.name, qparams.dtype, info.shape, info.layout, qparams.scale, qparams.zero_point, qparams.qmin, qparams.qmax
     )
 
 
-# Below, `io` holds a TensorInfo or a QParams for each tensor: both name scale, zero point and range alike.
+# Below, `io` holds a TensorInfo or a QParams for each tensor: both have scale, zero_point, qmin and qmax.
 
 
 def quantize_inputs(batch: Sequence[Tensor], io: Sequence[Any]) -> tuple[Tensor, ...]:
-    """Float inputs as the program takes them."""
+    """Float inputs in the dtypes that the program takes."""
     return tuple(
         _quantize(t, s) if s is not None and s.scale is not None else t for t, s in zip(batch, io, strict=True)
     )
 
 
 def dequantize_outputs(outputs: Sequence[Tensor], io: Sequence[Any]) -> list[Tensor]:
-    """What the program gives, as float numbers."""
+    """Outputs of the program as float tensors."""
     return [_dequantize(t, s) if s is not None and s.scale is not None else t for t, s in zip(outputs, io, strict=True)]
 
 
