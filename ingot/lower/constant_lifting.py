@@ -1,4 +1,4 @@
-"""A graph that is functional already, as an exported program: nothing is run to find out what is known of it."""
+"""Builds an ExportedProgram from a functional graph by lifting its constants to inputs, without tracing it again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Inputs = tuple[torch.Tensor, ...]
 
 
 def lift_constants(module: GraphModule, inputs: _Inputs) -> ExportedProgram | None:
-    """With its constants as inputs; None where torch has to look: state, symbols, values that nobody knows."""
+    """The program with constants as inputs; None where torch must export it: state, symbolic shapes, unknown values."""
     if not all(map(_has_static_value, module.graph.nodes)) or not _returns_distinct_tensors(module):
         return None
     stored = dict(_constants(module))
@@ -54,21 +54,21 @@ def _is_functional(op: Any) -> bool:
 
 
 def _returns_distinct_tensors(module: GraphModule) -> bool:
-    """All of what it returns is computed, and each value once."""
+    """Every output is the result of an op, and no two are the same."""
     out = pytree.tree_leaves(next(n for n in reversed(module.graph.nodes) if n.op == "output").args[0])
-    given = output_nodes(module)
-    return len(out) == len(given) == len(set(given)) and all(n.op == "call_function" for n in given)
+    nodes = output_nodes(module)
+    return len(out) == len(nodes) == len(set(nodes)) and all(n.op == "call_function" for n in nodes)
 
 
 def _constants(module: GraphModule) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters before buffers, as torch has them."""
+    """Parameters before buffers, in the order of torch.export."""
     read = {str(n.target) for n in module.graph.nodes if n.op == "get_attr"}
     every = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
     yield from ((name, tensor) for name, tensor in every if name in read)
 
 
 def _constants_as_placeholders(module: GraphModule, stored: dict[str, torch.Tensor]) -> tuple[Graph, dict[str, str]]:
-    """A copy whose constants are placeholders, and their names."""
+    """A copy of the graph with placeholders for constants, and their names."""
     graph, values, first = Graph(), dict[Node, Node](), dict[str, Node]()
     for node in module.graph.nodes:
         if node.op == "get_attr":
@@ -77,7 +77,7 @@ def _constants_as_placeholders(module: GraphModule, stored: dict[str, torch.Tens
     for target, tensor in stored.items():
         kind = "p" if isinstance(tensor, torch.nn.Parameter) else "b"
         made = places[target] = graph.placeholder(f"{kind}_{target.replace('.', '_')}")
-        made.target, made.meta = made.name, dict(first[target].meta)  # a name has no capitals
+        made.target, made.meta = made.name, dict(first[target].meta)  # graph names are lower case
     for node in module.graph.nodes:
         values[node] = places[str(node.target)] if node.op == "get_attr" else graph.node_copy(node, values.__getitem__)
     return graph, {target: n.name for target, n in places.items()}
@@ -98,5 +98,5 @@ def _outputs(graph: Graph) -> list[Node]:
 
 
 def _module_call(inputs: _Inputs, results: int) -> ModuleCallEntry:
-    took, gave = pytree.tree_structure((inputs, {})), pytree.tree_structure((0,) * results)
-    return ModuleCallEntry("", ModuleCallSignature([], [], took, gave))
+    in_spec, out_spec = pytree.tree_structure((inputs, {})), pytree.tree_structure((0,) * results)
+    return ModuleCallEntry("", ModuleCallSignature([], [], in_spec, out_spec))

@@ -1,4 +1,4 @@
-"""What became of every op: delegates with what they take and give, host ops with their reasons."""
+"""Reports the result of partitioning: delegates with inputs and outputs, host ops with reasons."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ VALUE_KEY = "ingot_value"
 
 @contextlib.contextmanager
 def collect_refusals() -> Iterator[dict[str, str]]:
-    """What the partitioner says of each op it leaves, caught from its own log."""
+    """By node name: why the partitioner refused the op, read from its log."""
     found: dict[str, str] = {}
 
-    class Catch(logging.Handler):
+    class Collector(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             node, reason = getattr(record.msg, "node", None), getattr(record.msg, "reason", None)
             if node is not None and reason:
                 found.setdefault(node.name, str(reason))
 
-    # Partitioners only: at this level a backend's serialiser writes its graphs into the current folder.
+    # Only partitioners: at DEBUG level a backend's serialiser writes graphs into the current folder.
     names = [n for n in list(logging.root.manager.loggerDict) if n.startswith("executorch") and "partition" in n]
     loggers = [logging.getLogger(n) for n in names]
     with contextlib.ExitStack() as stack:
         for logger in loggers:
-            stack.enter_context(_attached(logger, Catch()))
+            stack.enter_context(_attached(logger, Collector()))
         yield found
 
 
@@ -66,8 +66,8 @@ def _delegate(graph: GraphModule, node: Node, files: Mapping[str, Files]) -> Del
     outputs = tuple(tensor_info(u) for u in node.users if u.op == "call_function")
     name = digest(lowered.processed_bytes)
     size, values = _delegate_bytes(lowered), tuple(dict.fromkeys(v for n in ops if (v := _value(n))))
-    kept = files.get(name, {})
-    return Delegate(lowered.backend_id, len(kinds), inputs, outputs, tuple(kinds), name, size, values, kept)
+    own_files = files.get(name, {})
+    return Delegate(lowered.backend_id, len(kinds), inputs, outputs, tuple(kinds), name, size, values, own_files)
 
 
 def _delegate_bytes(lowered: Any) -> int:
@@ -76,7 +76,7 @@ def _delegate_bytes(lowered: Any) -> int:
 
 
 def mark_values(quantized: GraphModule) -> None:
-    """Each op carries the name of its value where the backend's own names for it are lost: through re-tracing."""
+    """Store the name of each op's value in its metadata: passes rename nodes and keep metadata."""
     for node in quantized.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload):
             node.meta["custom"] = {**(node.meta.get("custom") or {}), VALUE_KEY: node.name}
@@ -87,7 +87,7 @@ def _value(node: Node) -> str | None:
 
 
 def host_op_values(graph: GraphModule) -> dict[str, str]:
-    """By the name of each host op, the value of the program that it computes."""
+    """By name of a host op: the value of the program that it computes."""
     nodes = [n for n in graph.graph.nodes if n.op == "call_function" and _is_host_op(n)]
     return {n.name: value for n in nodes if (value := _value(n))}
 
@@ -113,7 +113,7 @@ def _is_host_op(node: Node) -> bool:
 
 
 def _is_boundary_quantize(node: Node) -> bool:
-    """Conversions of a graph input or of a graph output are the interface, not work left behind."""
+    """Q/DQ of a program input or output belongs to the interface and is no host fallback."""
     if "quantize_per" not in str(node.target):
         return False
     return all(u.op == "output" for u in node.users) or all(n.op == "placeholder" for n in node.all_input_nodes)
@@ -124,16 +124,16 @@ def _host_op(node: Node, target: Target, reasons: dict[str, str]) -> HostOp:
     reason = reasons.get(node.name) or _default_reason(node, op, target)
     if node.meta.get(EXTRA_BACKEND_OP):
         owners = " or ".join(b.name for b in target.lowering.extra_backends)
-        reason = f"{owners} owns it, and its partitioner did not take it"
+        reason = f"{owners} owns it, and its partitioner refused it"
     hint = target.lowering.hints.get(
-        op.split(".")[0], "rewrite it with ops the backend has, or accept the extra hop to the host"
+        op.split(".")[0], "rewrite it with ops that the backend has, or accept the delegate boundary"
     )
     return HostOp(op, node.name, source_of(node), reason, hint)
 
 
 def _default_reason(node: Node, op: str, target: Target) -> str:
     if (node.meta.get("custom") or {}).get("ingot") == "float" and not target.numerics.runs_float:
-        return f"it is planned in float, which {target.lowering.backend_id} does not run: `ingot why` says what for"
+        return f"it is planned in float, which {target.lowering.backend_id} does not run; `ingot why` explains the plan"
     return f"{target.lowering.backend_id} has no kernel for {op}"
 
 

@@ -47,7 +47,7 @@ def lowered(
     evidence = replace(kept.pop(MAIN_METHOD), others=kept)
     return Casting(
         target.name, done.pte, main.delegates, main.host_ops, main.io, plan, None, dict(steps.seconds),
-        (*program.notes, *plan.notes), performance, hosted=main.hosted, evidence=evidence,
+        (*program.notes, *plan.notes), performance, hosted=main.host_op_values, evidence=evidence,
     )  # fmt: skip
 
 

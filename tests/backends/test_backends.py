@@ -162,7 +162,7 @@ def test_a_backend_that_does_not_take_what_it_owns(partitioner: Any) -> None:
     backends.add(backends.Backend("idle", "TestBackend", ability, lambda: partitioner("nothing"), run))
     casting = cast(Activated(), "xnnpack", "idle")
     (gelu,) = [o for o in casting.host_ops if o.op == "gelu.default"]
-    assert gelu.reason == "idle owns it, and its partitioner did not take it"
+    assert gelu.reason == "idle owns it, and its partitioner refused it"
     assert "test_backends.py" in gelu.source
 
 
