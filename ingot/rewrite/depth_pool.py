@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def _rewrite(node: Node) -> Node | None:
-    """Local response norm pools over neighbouring channels this way; neither backend nor runtime has the 3-D kernel."""
+    """Local response norm uses it to pool over channels; neither the backends nor the runtime have avg_pool3d."""
     if node.target is not aten.avg_pool3d.default or len(node.args) > 3 or has_symbols(value_of(node).shape):
         return None
     x: Any = node.args[0]

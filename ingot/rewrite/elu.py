@@ -14,8 +14,8 @@ REASON = "part of an elu: exp needs float"
 
 
 def _rewrite(node: Node) -> Node | None:
-    """XNNPACK has no kernel for it, and one for each of these steps."""
-    if node.target is not aten.elu.default or len(node.args) > 2:  # with more arguments it is a selu
+    """XNNPACK has no elu kernel, but one for each of these ops."""
+    if node.target is not aten.elu.default or len(node.args) > 2:  # selu has more arguments
         return None
     x: Any = node.args[0]
     alpha: Any = node.args[1] if len(node.args) > 1 else 1.0

@@ -1,7 +1,7 @@
 """sum(x, dims) -> reshape(linear(permute(x), ones))
 linalg_vector_norm(x, 2, dims) -> sqrt(sum(x * x, dims))
 
-Pooling over tokens and lengths of vectors: backends have the product, not the sum.
+Used for pooling over tokens and for vector norms. Backends have linear, but not this sum.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ingot.core.fx import call, has_symbols, same_constant, value_of
 from ingot.rewrite.rule import Rule, in_float
 
 aten = torch.ops.aten
-REASON = "part of a sum: a long one needs float"
+REASON = "part of a sum: a sum of many terms needs float"
 
 
 def _rewrite(node: Node) -> Node | None:
@@ -30,12 +30,12 @@ def _rewrite(node: Node) -> Node | None:
     if value_of(x).dtype != torch.float32:  # type: ignore[arg-type]
         return None
     if power is None:
-        return _total(node, x, dims)
+        return _sum_as_linear(node, x, dims)
     square = in_float(node, REASON, aten.mul.Tensor, x, x)
-    return in_float(node, REASON, aten.sqrt.default, _total(node, square, dims))
+    return in_float(node, REASON, aten.sqrt.default, _sum_as_linear(node, square, dims))
 
 
-def _total(node: Node, x: Any, dims: list[int]) -> Node:
+def _sum_as_linear(node: Node, x: Any, dims: list[int]) -> Node:
     shape, rank = value_of(x).shape, value_of(x).dim()
     last = sorted(d % rank for d in dims)
     kept = [d for d in range(rank) if d not in last]

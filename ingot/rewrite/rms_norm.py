@@ -1,4 +1,4 @@
-"""rms_norm(x, [n], weight, eps) -> x * rsqrt(mean(x * x) + eps) * weight, which is fused into one shader again"""
+"""rms_norm(x, [n], weight, eps) -> x * rsqrt(mean(x * x) + eps) * weight, which Vulkan fuses into one shader"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ REASON = "part of a softplus: exp and log need float"
 
 
 def _rewrite(node: Node) -> Node | None:
-    """Decomposed as usual it compares and chooses, on the host. This form is as exact and stays inside."""
+    """ExecuTorch's decomposition uses where, which runs on the host. This form is as exact and is delegated."""
     if node.target is not aten.softplus.default or len(node.args) > 1 or not is_float(node):
         return None
     x: Any = node.args[0]

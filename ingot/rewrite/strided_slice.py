@@ -1,4 +1,4 @@
-"""x[k::s] -> reshape(reshape(x, [n / s, s])[:, k]): backends slice in steps of one"""
+"""x[k::s] -> reshape(reshape(x, [n / s, s])[:, k]): backends only slice with step 1"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 
 def _rewrite(node: Node) -> Node | None:
-    """Along one dimension, where the step divides it and the slice runs to its end."""
+    """Only if the step divides the dimension and the slice runs to its end."""
     if node.target is not aten.slice.Tensor or len(node.args) < 5 or node.args[4] == 1:
         return None
     given: tuple[Any, ...] = node.args

@@ -1,4 +1,4 @@
-"""where(truth, 0.0, x) -> where(truth, constant, x): a number would be made a tensor on the host"""
+"""where(condition, 0.0, x) -> where(condition, constant, x): the host would convert the number to a tensor"""
 
 from __future__ import annotations
 

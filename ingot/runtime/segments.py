@@ -201,7 +201,9 @@ def _run_on_executor(program: Any, segment: Segment, values: list[Values], execu
     assert segment.payload is not None
     plan = program.execution_plan[0]
     inputs, outputs = segment_io(plan, segment, values[0])
-    arrays_by_batch = [[to_memory_order(_value(program, i, v), plan.values[i].val.dim_order) for i in inputs] for v in values]
+    arrays_by_batch = [
+        [to_memory_order(_value(program, i, v), plan.values[i].val.dim_order) for i in inputs] for v in values
+    ]
     for v, arrays in zip(values, executor(segment.payload, arrays_by_batch, len(outputs)), strict=True):
         v |= {i: _from_executor(a, plan.values[i].val) for i, a in zip(outputs, arrays, strict=True)}
 
