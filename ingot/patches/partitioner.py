@@ -18,10 +18,10 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule, Node
 from torch.fx.passes.utils.fuser_utils import validate_partition
 
-Session = dict[str, Any]
+_Session = dict[str, Any]
 
 
-def lazy_dependency_viewer(_original: Any, _session: Session) -> type:
+def lazy_dependency_viewer(_original: Any, _session: _Session) -> type:
     return _LazyDependencyViewer
 
 
@@ -46,7 +46,7 @@ def _all_downstream(node: Node) -> set[Node]:
     return found
 
 
-def can_merge_partitions(_original: Any, _session: Session) -> Callable[..., bool]:
+def can_merge_partitions(_original: Any, _session: _Session) -> Callable[..., bool]:
     """One search for cycles in the graph. ExecuTorch first searches among the dependents of each op."""
 
     def can_merge(_: Any, one: int, other: int, partitions: Any) -> bool:
@@ -55,7 +55,7 @@ def can_merge_partitions(_original: Any, _session: Session) -> Callable[..., boo
     return can_merge
 
 
-def copy_sharing_weights(_original: Any, _session: Session) -> Any:
+def copy_sharing_weights(_original: Any, _session: _Session) -> Any:
     def copied(_: type, program: ExportedProgram, __: Any) -> ExportedProgram:
         tensors = (*program.state_dict.values(), *program.constants.values())
         return copy.deepcopy(program, {id(t): t for t in tensors if isinstance(t, torch.Tensor)})
@@ -63,7 +63,7 @@ def copy_sharing_weights(_original: Any, _session: Session) -> Any:
     return classmethod(copied)
 
 
-def deduplicated_named_data(original: Any, _session: Session) -> Callable[..., None]:
+def deduplicated_named_data(original: Any, _session: _Session) -> Callable[..., None]:
     """Keep equal bytes once: each method of a program brings its own copy of the shared weights."""
     known = dict[bytes, bytes]()
 
@@ -73,22 +73,22 @@ def deduplicated_named_data(original: Any, _session: Session) -> Callable[..., N
     return add
 
 
-def no_check(_original: Any, _session: Session) -> Callable[..., None]:
+def no_check(_original: Any, _session: _Session) -> Callable[..., None]:
     return lambda *_: None
 
 
-def no_text(_original: Any, _session: Session) -> Callable[..., str]:
+def no_text(_original: Any, _session: _Session) -> Callable[..., str]:
     return lambda *_, **__: ""
 
 
-def cached_type_hints(original: Any, _session: Session) -> Any:
+def cached_type_hints(original: Any, _session: _Session) -> Any:
     return cache(original)
 
 
 # ---- maps of a graph signature ----
 
 
-def cached_signature_map(original: property, session: Session) -> property:
+def cached_signature_map(original: property, session: _Session) -> property:
     """The map, rebuilt only after a write to an input spec."""
     build: Any = original.fget
     known = dict[int, tuple[Any, Any]]()  # holds signatures and specs too, so that no other object gets their ids
@@ -105,7 +105,7 @@ def cached_signature_map(original: property, session: Session) -> property:
     return property(cached)
 
 
-def counted_setattr(original: Any, session: Session) -> Callable[..., None]:
+def counted_setattr(original: Any, session: _Session) -> Callable[..., None]:
     def setattr_(spec: Any, name: str, value: Any) -> None:
         session["spec_writes"] = session.get("spec_writes", 0) + 1
         original(spec, name, value)

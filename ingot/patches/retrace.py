@@ -23,7 +23,7 @@ from ingot.patches.decompose import decompose_in_place
 from ingot.patches.fake_result_memo import ResultMemo, memoized_result
 from ingot.patches.reemit import memoized_fx
 
-Session = dict[str, Any]
+_Session = dict[str, Any]
 # What a pass overrides to change ops while it re-traces. A pass that overrides none only refreshes fake tensors.
 RETRACE_HOOKS = (
     "call_operator", "call_getitem", "call_sym", "call_delegate", "call_submodule", "call_cond", "call_map",
@@ -31,7 +31,7 @@ RETRACE_HOOKS = (
 )  # fmt: skip
 
 
-def recompile_on_call(original: Any, _session: Session) -> Callable[..., None]:
+def recompile_on_call(original: Any, _session: _Session) -> Callable[..., None]:
     """Generate the code of a graph when it is first called."""
 
     def compiled(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -51,7 +51,7 @@ def recompile_on_call(original: Any, _session: Session) -> Callable[..., None]:
     return recompile
 
 
-def source_without_history(_original: Any, _session: Session) -> Callable[..., None]:
+def source_without_history(_original: Any, _session: _Session) -> Callable[..., None]:
     """Record the node that a node was made from, but not that node's own sources."""
 
     def init(self: NodeSource, node: Any, pass_name: str = "", action: Any = None) -> None:
@@ -62,7 +62,7 @@ def source_without_history(_original: Any, _session: Session) -> Callable[..., N
     return init
 
 
-def decompose_listed_ops(original: Any, _session: Session) -> Callable[..., Any]:
+def decompose_listed_ops(original: Any, _session: _Session) -> Callable[..., Any]:
     """Trace only the ops that the table decomposes, each by itself."""
     recompile = GraphModule.recompile
 
@@ -76,17 +76,17 @@ def decompose_listed_ops(original: Any, _session: Session) -> Callable[..., Any]
     return run_decompositions
 
 
-def never(_original: Any, _session: Session) -> Callable[..., bool]:
+def never(_original: Any, _session: _Session) -> Callable[..., bool]:
     return lambda *_: False
 
 
-def exir_memoized_fx(_original: Any, session: Session) -> Callable[..., Any]:
+def exir_memoized_fx(_original: Any, session: _Session) -> Callable[..., Any]:
     from executorch.exir.pass_base import ProxyValue
 
     return memoized_fx(_memo(session), ProxyValue)
 
 
-def torch_memoized_fx(original: Any, session: Session) -> Callable[..., Any]:
+def torch_memoized_fx(original: Any, session: _Session) -> Callable[..., Any]:
     """Not with symbolic sizes: torch's own pass also records which symbols an op creates."""
     from torch._export.pass_base import ProxyValue
 
@@ -99,11 +99,11 @@ def torch_memoized_fx(original: Any, session: Session) -> Callable[..., Any]:
     return fx
 
 
-def _memo(session: Session) -> ResultMemo:
+def _memo(session: _Session) -> ResultMemo:
     return session.setdefault("memo", {})
 
 
-def refresh_in_place(original: Any, session: Session) -> Callable[..., Any]:
+def refresh_in_place(original: Any, session: _Session) -> Callable[..., Any]:
     """A pass without hooks has edited the graph itself: keep the graph and refresh its fake tensors."""
     from executorch.exir.pass_base import ExportPass
 

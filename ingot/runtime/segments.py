@@ -16,7 +16,7 @@ Values = dict[int, torch.Tensor]  # by index of the value in the program, for on
 
 
 @dataclass(frozen=True)
-class Segment:
+class PteSegment:
     """Consecutive instructions that run in one place; `payload` is None for those of the runtime."""
 
     instructions: tuple[Any, ...]
@@ -50,7 +50,7 @@ def run_segments(
 
 
 def _run_all(
-    file: Any, segments: list[Segment], values: list[Values], executors: Mapping[str, Executor], timeout: float,
+    file: Any, segments: list[PteSegment], values: list[Values], executors: Mapping[str, Executor], timeout: float,
     state: Collection[int],
 ) -> None:  # fmt: skip
     plan = file.program.execution_plan[0]
@@ -104,7 +104,7 @@ def _initial_values(plan: Any, batch: tuple[Any, ...]) -> Values:
     return dict(zip(plan.inputs, batch, strict=True))
 
 
-def segments_of(program: Any, executors: Collection[str]) -> Iterator[Segment]:
+def segments_of(program: Any, executors: Collection[str]) -> Iterator[PteSegment]:
     """One segment for each delegate of `executors`, and one for the instructions between two of them."""
     plan, between = program.execution_plan[0], list[Any]()
     for instruction in plan.chains[0].instructions:
@@ -112,10 +112,10 @@ def segments_of(program: Any, executors: Collection[str]) -> Iterator[Segment]:
         if delegate is None or delegate.id not in executors:
             between += [instruction] if _has_effect(instruction) else []
             continue
-        yield from [Segment(tuple(between))] if between else []
+        yield from [PteSegment(tuple(between))] if between else []
         between = []
-        yield Segment((instruction,), delegate.id, program.backend_delegate_data[delegate.processed.index].data)
-    yield from [Segment(tuple(between))] if between else []
+        yield PteSegment((instruction,), delegate.id, program.backend_delegate_data[delegate.processed.index].data)
+    yield from [PteSegment(tuple(between))] if between else []
 
 
 def _delegate(plan: Any, instruction: Any) -> Any:
@@ -131,7 +131,7 @@ def _has_effect(instruction: Any) -> bool:
     return kind != "FreeCall"
 
 
-def _accessed_values(plan: Any, segment: Segment) -> list[int]:
+def _accessed_values(plan: Any, segment: PteSegment) -> list[int]:
     """The values that a segment reads or writes, also those in lists, each once."""
     found: dict[int, None] = {}
     for instruction in segment.instructions:
@@ -154,7 +154,7 @@ def _is_variable(val: Any) -> bool:
 
 
 def _run_on_runtime(
-    file: Any, segment: Segment, values: list[Values], needed: set[int], timeout: float, state: Collection[int]
+    file: Any, segment: PteSegment, values: list[Values], needed: set[int], timeout: float, state: Collection[int]
 ) -> None:
     """Run the segment as a program of its own.
 
@@ -173,7 +173,7 @@ def _run_on_runtime(
         v |= dict(zip(outputs, made, strict=True))
 
 
-def _segment_pte(file: Any, segment: Segment, inputs: list[int], outputs: list[int]) -> bytes:
+def _segment_pte(file: Any, segment: PteSegment, inputs: list[int], outputs: list[int]) -> bytes:
     """The segment as a .pte with the values, constants and memory plan of the whole program."""
     from executorch.exir._serialize._program import PTEFile, serialize_pte_binary
 
@@ -197,7 +197,7 @@ def _with_delegate_index(call: Any, used: list[int]) -> Any:
 # ---- on an executor ----
 
 
-def _run_on_executor(program: Any, segment: Segment, values: list[Values], executor: Executor) -> None:
+def _run_on_executor(program: Any, segment: PteSegment, values: list[Values], executor: Executor) -> None:
     assert segment.payload is not None
     plan = program.execution_plan[0]
     inputs, outputs = segment_io(plan, segment, values[0])
@@ -214,7 +214,7 @@ def _from_executor(array: Any, info: Any) -> torch.Tensor:
     return x.long() if x.dtype == torch.int32 and torch_dtype_of(info) == torch.int64 else x
 
 
-def segment_io(plan: Any, segment: Segment, known: Collection[int]) -> tuple[list[int], list[int]]:
+def segment_io(plan: Any, segment: PteSegment, known: Collection[int]) -> tuple[list[int], list[int]]:
     """Inputs (computed before, or constant) and outputs of a delegate, in the order of its arguments."""
     tensors = [i for i in _accessed_values(plan, segment) if type(plan.values[i].val).__name__ == "Tensor"]
     reads = [i for i in tensors if i in known or not _is_variable(plan.values[i].val)]

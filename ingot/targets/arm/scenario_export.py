@@ -13,7 +13,7 @@ import numpy as np
 from ingot.backends.base import Shader
 from ingot.errors import ArtefactError
 from ingot.runtime.segments import (
-    Segment,
+    PteSegment,
     constant_value,
     read_pte,
     segment_io,
@@ -61,7 +61,7 @@ def write(folder: Path, pte: bytes, batches: Arrays, shaders: Shaders | None = N
     return _save(folder, made)
 
 
-def _refuse_host(pieces: Sequence[Segment], plan: Any) -> None:
+def _refuse_host(pieces: Sequence[PteSegment], plan: Any) -> None:
     host = [
         plan.operators[i.instr_args.op_index].name
         for p in pieces
@@ -129,7 +129,7 @@ def _add_outputs(made: Scenario, b: int) -> None:
 Stage = Callable[[int, list[str], list[str]], Iterator[dict[str, Any]]]  # batch, uids read, uids written -> commands
 
 
-def _stage(folder: Path, made: Scenario, i: int, piece: Segment, shaders: Shaders) -> Stage:
+def _stage(folder: Path, made: Scenario, i: int, piece: PteSegment, shaders: Shaders) -> Stage:
     assert piece.payload is not None
     if piece.backend in shaders:
         return _shader_stage(made, i, shaders[piece.backend](piece.payload))
