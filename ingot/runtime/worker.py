@@ -22,22 +22,21 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from ingot.core.versions import install_line
 from ingot.errors import ArtefactError
-from ingot.runtime.bindings import load_method, runtime_bindings
+from ingot.runtime.worker_process import TRACE_FILE, load_tensors, write_message
 
 START_TIMEOUT = 120.0  # seconds for the imports of the worker
-TRACE_FILE = "trace.etdp"
 ORPHAN_GRACE = 10  # seconds after the timeout until a hanging worker without a parent ends itself
 # The worker gets the parent's sys.path: -m would put the current folder first and miss entries added at run time.
 BOOTSTRAP = (
     "import os, sys; sys.path[:] = sys.argv[1].split(os.pathsep); "
-    "from ingot.runtime.worker import worker_main; worker_main(sys.argv[2])"
+    "from ingot.runtime.worker_process import worker_main; worker_main(sys.argv[2])"
 )
 
 
@@ -135,7 +134,7 @@ class _Worker:
 
     def _send(self, request: dict[str, Any]) -> None:
         try:
-            _write(self.process.stdin, request)
+            write_message(self.process.stdin, request)
         except OSError as e:
             raise self._ended("the program did not run", _HINTS["crash"]) from e
 
@@ -144,7 +143,7 @@ class _Worker:
         if "error" in answer:
             what = f"the program does not {answer['stage']}" + (f" on batch {i}" if answer["stage"] == "run" else "")
             raise _Refused(what, self._why(answer["error"]), _HINTS[answer["stage"]])
-        return _load_tensors(self.folder / f"out{i}.pt")
+        return load_tensors(self.folder / f"out{i}.pt")
 
     def _receive(self, timeout: float, what: str, hint: str) -> dict[str, Any]:
         """The next line. A timer kills the worker at the timeout, which also ends the read."""
@@ -239,73 +238,7 @@ def _portable(x: Any) -> Any:
     return x.detach().cpu().clone(memory_format=torch.preserve_format) if isinstance(x, Tensor) else x
 
 
-def _load_tensors(path: Path) -> list[Any]:
-    tensors = torch.load(path, weights_only=True)
-    path.unlink()
-    return tensors
-
-
 def _exit_reason(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
     return f"signal {signal.Signals(-code).name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
-
-
-def _write(stream: IO[bytes] | None, message: dict[str, Any]) -> None:
-    assert stream is not None
-    stream.write(json.dumps(message).encode() + b"\n")
-    stream.flush()
-
-
-# ---- inside the worker ----
-
-
-def worker_main(folder: str) -> None:
-    # Native code prints to standard output: it goes to the log, and answers use a copy of the descriptor.
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    runtime_bindings()  # its imports
-    _write(answers, {"ready": True})
-    for line in sys.stdin:
-        request = json.loads(line)
-        (_trace if "trace" in request else _serve)(Path(folder), request, answers)
-    shutil.rmtree(folder, ignore_errors=True)  # the parent may have been killed before it could
-
-
-def _serve(folder: Path, request: dict[str, Any], answers: IO[bytes]) -> None:
-    """Run the batches up to the first that fails; one answer for each."""
-    loaded = None
-    for i in range(request["batches"]):
-        _alarm(request["seconds"])
-        stage = "load"
-        try:
-            if loaded is None or request["fresh"]:
-                loaded = load_method(folder / "program.pte", request["method"])
-            stage = "run"
-            inputs = _load_tensors(folder / f"in{i}.pt")
-            torch.save(list(loaded[1](inputs)), folder / f"out{i}.pt")
-        except Exception as e:
-            _alarm(0)
-            return _write(answers, {"stage": stage, "error": f"{type(e).__name__}: {e}"})
-        _alarm(0)
-        _write(answers, {"batch": i})
-
-
-def _trace(folder: Path, request: dict[str, Any], answers: IO[bytes]) -> None:
-    _alarm(request["seconds"])
-    try:
-        program = runtime_bindings()._load_program(str(folder / "program.pte"), enable_etdump=True)
-        method, inputs = program.load_method("forward"), _load_tensors(folder / "in0.pt")
-        for _ in range(request["trace"]):
-            method(inputs)
-        program.write_etdump_result_to_file(str(folder / TRACE_FILE), str(folder / "unused"))
-        _write(answers, {"traced": True})
-    except Exception as e:
-        _write(answers, {"error": f"{type(e).__name__}: {e}"})
-    _alarm(0)
-
-
-def _alarm(seconds: int) -> None:
-    """End this process after `seconds`, even in native code: the parent, which has the timer, may be gone."""
-    if hasattr(signal, "alarm"):
-        signal.alarm(seconds)

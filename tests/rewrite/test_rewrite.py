@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from dataclasses import replace
 
 import pytest
@@ -130,6 +131,13 @@ def test_a_rule_can_be_switched_off_by_name() -> None:
     assert not without.rewrites
     with pytest.raises(ingot.InputError, match="did you mean 'layer-norm-as-matmul'"):
         rewrite_for(program, find_target("xnnpack"), Recipe(without_rules=("layer-norm-as-matmu",)))
+
+
+@pytest.mark.parametrize("target", ["xnnpack", "vulkan", "ethos-u55-128", "vgf"])
+def test_rule_names_are_kebab_case_and_unique(target: str) -> None:
+    names = [rule.name for rule in find_target(target).lowering.rules()]
+    assert all(re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)+", name) for name in names), names
+    assert len(names) == len(set(names))
 
 
 class Norms(nn.Module):
