@@ -21,11 +21,12 @@ from ingot.patches.table import PATCHES, SPEED, Patch
 PATCHED_PACKAGES = ("torch", "executorch")
 PATCH_LOCK = RLock()  # patches are visible to all threads: one thread lowers at a time
 _MISSING = (ImportError, AttributeError)
+_installed = cache(installed)  # a lookup takes milliseconds, and every context asks
 
 
 def untested_versions() -> dict[str, str]:
     """The installed version of each patched package that is not the tested one."""
-    found = {package: (installed(package) or "").partition("+")[0] for package in PATCHED_PACKAGES}
+    found = {package: (_installed(package) or "").partition("+")[0] for package in PATCHED_PACKAGES}
     return {package: version for package, version in found.items() if version not in ("", TESTED[package])}
 
 

@@ -33,7 +33,7 @@ def planned() -> tuple[ingot.Program, ingot.Plan]:
 
 @pytest.fixture
 def untested(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(gate, "installed", lambda package: {**TESTED, "executorch": "1.6.0"}[package])
+    monkeypatch.setattr(gate, "_installed", lambda package: {**TESTED, "executorch": "1.6.0"}[package])
     gate._warn_once.cache_clear()
     yield
     gate._warn_once.cache_clear()
@@ -58,12 +58,12 @@ def test_the_installed_versions_are_the_tested_ones() -> None:
 
 
 def test_a_local_version_label_is_the_same_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "installed", lambda package: TESTED[package] + "+cpu")
+    monkeypatch.setattr(gate, "_installed", lambda package: TESTED[package] + "+cpu")
     assert gate.speed_patches_apply()
 
 
 def test_a_package_that_is_not_installed_is_not_untested(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gate, "installed", lambda _: None)
+    monkeypatch.setattr(gate, "_installed", lambda _: None)
     assert gate.speed_patches_apply()
 
 
@@ -96,7 +96,7 @@ def test_on_an_untested_version_the_file_is_the_same_and_one_warning_says_why(
     (note,) = [str(w.message) for w in caught if "Ingot" in str(w.message)]
     assert f"torch {TESTED['torch']}, executorch {TESTED['executorch']}; installed: executorch 1.6.0." in note
     assert "patches that speed up lowering are off" in note
-    monkeypatch.setattr(gate, "installed", TESTED.get)
+    monkeypatch.setattr(gate, "_installed", TESTED.get)
     assert slow == [ingot.lower(*planned).pte] * 2
 
 
@@ -107,7 +107,7 @@ def test_the_same_file_with_and_without_speed_patches(
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
         fast = ingot.lower(*planned).pte
-    monkeypatch.setattr(gate, "installed", lambda package: {**TESTED, "torch": "2.14.0"}[package])
+    monkeypatch.setattr(gate, "_installed", lambda package: {**TESTED, "torch": "2.14.0"}[package])
     assert ingot.lower(*planned).pte == fast
 
 
