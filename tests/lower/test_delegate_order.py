@@ -23,7 +23,7 @@ def tagged_graph() -> torch.fx.Graph:
     return graph
 
 
-@pytest.mark.parametrize("order", itertools.permutations(TAGS))
+@pytest.mark.parametrize("order", list(itertools.permutations(TAGS)))
 def test_tags_follow_the_graph_and_tags_of_branches_come_last(order: tuple[str, ...]) -> None:
     result = SimpleNamespace(partition_tags=dict.fromkeys(order))
     assert _ordered(result, SimpleNamespace(graph=tagged_graph())) == ["tag2", "tag0", "tag10", "branch"]
