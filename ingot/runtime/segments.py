@@ -31,14 +31,14 @@ def run_segmented(
     timeout: float,
     method: str = "forward",
 ) -> list[list[torch.Tensor]]:
-    return run_segments(read_pte(pte, method), batches, executors, timeout)
+    return run_segmented_file(read_pte(pte, method), batches, executors, timeout)
 
 
-def run_segments(
+def run_segmented_file(
     file: Any, batches: Sequence[tuple[Any, ...]], executors: Mapping[str, Executor], timeout: float
 ) -> list[list[torch.Tensor]]:
     """Outputs by batch. All batches pass a segment together; a program with state runs one batch after the other."""
-    file, state = extract_state(file)
+    file, state = _extract_state(file)
     plan, segments = file.program.execution_plan[0], list(segments_of(file.program, executors))
     made = list[list[torch.Tensor]]()
     for group in [[b] for b in batches] if state else [batches]:
@@ -78,7 +78,7 @@ def read_pte(pte: bytes, method: str = "forward") -> Any:
     return replace(file, program=replace(file.program, execution_plan=plans))
 
 
-def extract_state(file: Any) -> tuple[Any, Values]:
+def _extract_state(file: Any) -> tuple[Any, Values]:
     """The file with its mutable buffers as ordinary values, and their initial contents.
 
     Each segment is a program of its own: it takes the state as inputs and returns it as outputs.

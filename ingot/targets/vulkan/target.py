@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from ingot.patches.vulkan import vulkan_logging
 from ingot.rewrite import index_put, rms_norm, slice_scatter, where_scalar
-from ingot.runtime.segments import read_pte, run_segments
+from ingot.runtime.segments import read_pte, run_segmented_file
 from ingot.targets.base import (
     Ability,
     Batch,
@@ -93,7 +93,7 @@ class VulkanRunner(Runner):
         extra: Mapping[str, Executor] | None = None,
     ) -> list[list[torch.Tensor]]:
         file = read_pte(pte, method)
-        return run_segments(file, batches, {BACKEND: Delegates(file.named_data), **(extra or {})}, timeout)
+        return run_segmented_file(file, batches, {BACKEND: Delegates(file.named_data), **(extra or {})}, timeout)
 
     def executed_on(self) -> str:
         return EXECUTED_ON
