@@ -51,9 +51,9 @@ def cast(target: str, folder: Path, flow: str) -> dict[str, Any]:
 def _stock(entry: Entry, target: str) -> Any:
     """With HASTEN its passes do not trace again what is known: the same bytes sooner (tests/test_retracing)."""
     from bench import arm_stock
-    from ingot.patches.retrace import quick
+    from ingot.patches.contexts import fast_lowering
 
-    with quick() if os.environ.get("HASTEN") else nullcontext():
+    with fast_lowering() if os.environ.get("HASTEN") else nullcontext():
         return arm_stock.cast(entry, target)
 
 
@@ -95,14 +95,14 @@ def _facts(casting: Any) -> dict[str, Any]:
 def check(target: str, folder: Path, flow: str) -> dict[str, Any]:
     """Execute the program, stock's as ours: each delegate's TOSA on the reference model, the rest on the runtime."""
     from bench.artefact import judged
-    from ingot.runtime.segments import execute
+    from ingot.runtime.segments import run_segmented
     from ingot.targets.arm.runner import EXECUTED_ON, REFERENCE
 
     entry = zoo.load(folder / "entry.pt")
     batches = (entry.held_out or entry.calibration)[: arm_models.JUDGED]
     backend = "VgfBackend" if target == "vgf" else "EthosUBackend"
     started = time.perf_counter()
-    made = execute((folder / f"{flow}.pte").read_bytes(), batches, {backend: _executor(folder, flow)}, 3600)
+    made = run_segmented((folder / f"{flow}.pte").read_bytes(), batches, {backend: _executor(folder, flow)}, 3600)
     seconds = time.perf_counter() - started
     return {**judged(entry, batches, made), "executed_on": EXECUTED_ON[REFERENCE], "run_seconds": seconds}
 

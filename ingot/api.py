@@ -23,9 +23,9 @@ from ingot.plan.model import Plan
 from ingot.plan.search import METHODS, can_rehearse, rehearsed
 from ingot.plan.solve import solve, solve_each, unquantized
 from ingot.plan.validate import validate, with_biases
-from ingot.quantize.memory_format import images_of, laid_out
+from ingot.quantize.memory_format import channels_last_names, with_channels_last_inputs
 from ingot.quantize.pt2e import quantize
-from ingot.quantize.qat import Training, prepare
+from ingot.quantize.qat import Training, prepare_qat
 from ingot.result.assemble import check_of, localized, lowered, run_and_compare, verified
 from ingot.result.casting import Casting
 from ingot.rewrite.apply import rewrite_for
@@ -187,7 +187,7 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: RecipeLike = 
     _refuse_unplannable(program, backend, settings)
     form = rewrite_for(program, backend, settings)
     made = _planned(form.program, ranges, backend, form.rewrites, settings)
-    images = images_of(settings.channels_last, form.program.module)
+    images = channels_last_names(settings.channels_last, form.program.module)
     return replace(made, channels_last=images, integer_io=settings.integer_io, settings=settings.remembered)
 
 
@@ -224,7 +224,7 @@ def train(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Trainin
     target = find_target(plan.target, settings.options, settings.extra_backends)
     form = rewrite_for(program, target, settings).program
     _must_match(plan, form)
-    return prepare(form, plan, target)
+    return prepare_qat(form, plan, target)
 
 
 def lower(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Casting:
@@ -237,7 +237,7 @@ def _lower(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> Castin
     form = rewrite_for(program, target, recipe).program
     _must_match(plan, form)
     validate(plan, form.module, target)
-    plan, form = with_biases(plan, form.module), laid_out(form, plan.channels_last)
+    plan, form = with_biases(plan, form.module), with_channels_last_inputs(form, plan.channels_last)
     with steps("quantize"):
         quantized = quantize(form.module, plan, float_bias=target.numerics.bias == "float")
     return lowered(program, form, quantized, plan, target, recipe, steps)

@@ -44,9 +44,9 @@ def stock(folder: Path) -> Next:
 
 def stock_light(folder: Path) -> Next:
     """Without the exporter, by the bindings that Ingot uses."""
-    from ingot.runtime.bindings import load
+    from ingot.runtime.bindings import load_method
 
-    return _stock(*load(folder / "model.pte", "forward"))
+    return _stock(*load_method(folder / "model.pte", "forward"))
 
 
 def _stock(program: Any, method: Any) -> Next:

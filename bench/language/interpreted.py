@@ -13,7 +13,7 @@ import torch
 
 from bench.language.weights import PROMPT
 from ingot.llm.generation import DecoderSession, DecoderSpec, generate_tokens
-from ingot.runtime.segments import pieces_of, read
+from ingot.runtime.segments import read_pte, segments_of
 from ingot.targets.vulkan.graph import decode_delegate
 from ingot.targets.vulkan.interpreter import check_registered, interpret
 from ingot.targets.vulkan.target import BACKEND
@@ -25,8 +25,8 @@ class InterpretedMethod:
     """A method that is one delegate, called with the inputs and outputs of the program."""
 
     def __init__(self, pte: bytes, name: str) -> None:
-        file = read(pte, name)
-        plan, pieces = file.program.execution_plan[0], list(pieces_of(file.program, {BACKEND}))
+        file = read_pte(pte, name)
+        plan, pieces = file.program.execution_plan[0], list(segments_of(file.program, {BACKEND}))
         assert len(pieces) == 1, "the method has host ops"
         args = pieces[0].instructions[0].instr_args.args
         self.graph = decode_delegate(pieces[0].payload or b"", file.named_data)

@@ -26,8 +26,8 @@ from ingot.capture.op_semantics.weighted_ops import is_random
 from ingot.core.fx import calls, constant_of, is_state, output_nodes, source_of
 from ingot.core.host_memory import evict_pages, gc_paused
 from ingot.errors import CaptureError, InputError, first_sentence
-from ingot.patches.decompose import decomposed
-from ingot.patches.retrace import light, uncompiled
+from ingot.patches.contexts import lazy_codegen, short_provenance
+from ingot.patches.decompose import decompose_per_op
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +90,7 @@ def capture_program(
     flat = tuple(pytree.tree_leaves(exported.example_inputs or inputs))
     functional = _functional(exported)
     _refuse_writes(functional)
-    with uncompiled():
+    with lazy_codegen():
         reference, module = flat_module(exported), flat_module(functional)
         _refuse_training(module)
         passes = canonicalize(module, flat)
@@ -197,7 +197,7 @@ def _eval_mode(model: torch.nn.Module) -> Iterator[None]:
 def _functional(exported: ExportedProgram) -> ExportedProgram:
     """In-place code, views' aliases and no_grad regions go; conv, linear, softmax and the like stay whole."""
     try:
-        with light():
+        with short_provenance():
             hidden = composite_ops.decompositions(exported.graph)
             program, done = _decomposed(exported, hidden), set(hidden)
             while hidden := {o: how for o, how in composite_ops.decompositions(program.graph).items() if o not in done}:
@@ -211,8 +211,8 @@ def _functional(exported: ExportedProgram) -> ExportedProgram:
 
 def _decomposed(exported: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
     """Op by op where that is enough. What hides layers is torch's: it knows which of its parts to keep whole."""
-    with uncompiled():
-        alone = None if any(map(composite_ops.must_decompose, table)) else decomposed(exported, table)
+    with lazy_codegen():
+        alone = None if any(map(composite_ops.must_decompose, table)) else decompose_per_op(exported, table)
     return exported.run_decompositions(table) if alone is None else alone
 
 

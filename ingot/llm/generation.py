@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ingot.errors import ArtefactError, InputError
 from ingot.llm.decoder import KVHeads, empty_kv_cache, grow_kv_cache, kv_capacity_for, step_inputs, update_kv_cache
-from ingot.runtime.bindings import load
+from ingot.runtime.bindings import load_method
 
 DECODER_FILE = "decoder.json"
 
@@ -82,7 +82,7 @@ class DecoderSession:
 def open_session(folder: Path) -> DecoderSession:
     spec = DecoderSpec.from_folder(folder)
     try:
-        program, method = load(folder / "model.pte", "forward")
+        program, method = load_method(folder / "model.pte", "forward")
     except Exception as e:
         raise ArtefactError(f"{folder / 'model.pte'} does not load", why=str(e), hint="cast it again") from e
     return DecoderSession(method, spec, program)

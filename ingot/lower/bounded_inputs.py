@@ -1,7 +1,7 @@
-"""Inputs that may be shorter than the program was lowered for.
+"""Inputs with an upper bound on their size, lowered without symbolic shapes.
 
-A delegate that looks at the sizes of what it is given needs no symbols for them: the program is lowered for the
-largest, in a quarter of the time, and the file says that these inputs vary. Only where delegates alone read them.
+A delegate that reads the sizes of its inputs at run time needs no symbols: the program is lowered for the largest size,
+in a quarter of the time, and the file marks these inputs as DYNAMIC_BOUND. Only delegates may read them.
 """
 
 from __future__ import annotations
@@ -15,30 +15,30 @@ from torch.fx import Node
 from ingot.errors import LowerError
 
 
-def planning(lend: bool, varying: Collection[int]) -> Any:
-    """How memory is laid out, with the inputs that vary marked before."""
+def memory_planning_pass(caller_owned: bool, bounded: Collection[int]) -> Any:
+    """Plans memory after marking the bounded inputs; caller-owned inputs get no memory in the plan."""
     from executorch.exir.passes import MemoryPlanningPass
 
-    class Planning(MemoryPlanningPass):  # type: ignore[misc]
+    class BoundedInputPlanning(MemoryPlanningPass):  # type: ignore[misc]
         def run(self, graph_module: torch.fx.GraphModule, graph_signature: Any = None) -> Any:
-            mark(graph_module, graph_signature, varying)
+            _mark_dynamic_bound(graph_module, graph_signature, bounded)
             return super().run(graph_module, graph_signature)
 
-    return Planning(alloc_graph_input=not lend)
+    return BoundedInputPlanning(alloc_graph_input=not caller_owned)
 
 
-def mark(module: torch.fx.GraphModule, signature: Any, varying: Collection[int]) -> None:
+def _mark_dynamic_bound(module: torch.fx.GraphModule, signature: Any, bounded: Collection[int]) -> None:
     from executorch.exir.schema import TensorShapeDynamism
 
     nodes = {n.name: n for n in module.graph.nodes if n.op == "placeholder"}
-    for node in (nodes[signature.user_inputs[i]] for i in varying):
-        _refuse_host(node)
+    for node in (nodes[signature.user_inputs[i]] for i in bounded):
+        _refuse_host_consumers(node)
         node.meta["spec"].shape_dynamism = TensorShapeDynamism.DYNAMIC_BOUND
 
 
-def _refuse_host(node: Node) -> None:
+def _refuse_host_consumers(node: Node) -> None:
     on_host = [u for u in node.users if "call_delegate" not in str(u.target)]
     if on_host:
-        why = f"{on_host[0].target} on the host reads {node.name}, and has memory for one size"
-        hint = "cast with a context of 32 tokens or less: then nothing varies"
-        raise LowerError("an input that varies in length is read outside the delegate", why=why, hint=hint)
+        why = f"the host op {on_host[0].target} reads {node.name} and has memory for one size only"
+        hint = "cast with a context of 32 tokens or less: then all sizes are static"
+        raise LowerError("an input of variable length is read outside the delegate", why=why, hint=hint)

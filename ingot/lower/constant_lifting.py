@@ -1,4 +1,4 @@
-"""A graph that is functional already, as an exported program: nothing is run to find out what is known of it."""
+"""Builds an ExportedProgram from a functional graph by lifting its constants to inputs, without tracing it again."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from torch.utils import _pytree as pytree
 
 from ingot.core.fx import has_symbols, output_nodes, value_of
 
-Inputs = tuple[torch.Tensor, ...]
+_Inputs = tuple[torch.Tensor, ...]
 
 
-def lifted(module: GraphModule, inputs: Inputs) -> ExportedProgram | None:
-    """With its constants as inputs; None where torch has to look: state, symbols, values that nobody knows."""
-    if not all(map(_is_known, module.graph.nodes)) or not _gives_tensors(module):
+def lift_constants(module: GraphModule, inputs: _Inputs) -> ExportedProgram | None:
+    """The program with constants as inputs; None where torch must export it: state, symbolic shapes, unknown values."""
+    if not all(map(_has_static_value, module.graph.nodes)) or not _returns_distinct_tensors(module):
         return None
     stored = dict(_constants(module))
-    graph, named = _with_inputs(module, stored)
+    graph, named = _constants_as_placeholders(module, stored)
     kept = module.state_dict()
-    ins = [_spec(name, target, stored[target], target in kept) for target, name in named.items()]
-    ins += [InputSpec(InputKind.USER_INPUT, TensorArgument(n.name), None) for n in _given(graph)[len(named) :]]
-    outs = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(n.name), None) for n in _results(graph)]
+    ins = [_constant_spec(name, target, stored[target], target in kept) for target, name in named.items()]
+    ins += [InputSpec(InputKind.USER_INPUT, TensorArgument(n.name), None) for n in _placeholders(graph)[len(named) :]]
+    outs = [OutputSpec(OutputKind.USER_OUTPUT, TensorArgument(n.name), None) for n in _outputs(graph)]
     return ExportedProgram(
         torch.nn.Module(), graph, ExportGraphSignature(ins, outs),
-        {k: v for k, v in stored.items() if k in kept}, {}, [_call(inputs, len(outs))], (inputs, {}),
+        {k: v for k, v in stored.items() if k in kept}, {}, [_module_call(inputs, len(outs))], (inputs, {}),
         {k: v for k, v in stored.items() if k not in kept}, verifiers=[_verifier()],
     )  # fmt: skip
 
@@ -41,7 +41,7 @@ def _verifier() -> Any:
     return TrainingIRVerifier
 
 
-def _is_known(node: Node) -> bool:
+def _has_static_value(node: Node) -> bool:
     if node.op == "output":
         return True
     values = pytree.tree_leaves(value_of(node))
@@ -53,22 +53,22 @@ def _is_functional(op: Any) -> bool:
     return op is operator.getitem or (isinstance(op, torch._ops.OpOverload) and not op._schema.is_mutable)
 
 
-def _gives_tensors(module: GraphModule) -> bool:
-    """All of what it returns is computed, and each value once."""
+def _returns_distinct_tensors(module: GraphModule) -> bool:
+    """Every output is the result of an op, and no two are the same."""
     out = pytree.tree_leaves(next(n for n in reversed(module.graph.nodes) if n.op == "output").args[0])
-    given = output_nodes(module)
-    return len(out) == len(given) == len(set(given)) and all(n.op == "call_function" for n in given)
+    nodes = output_nodes(module)
+    return len(out) == len(nodes) == len(set(nodes)) and all(n.op == "call_function" for n in nodes)
 
 
 def _constants(module: GraphModule) -> Iterator[tuple[str, torch.Tensor]]:
-    """Parameters before buffers, as torch has them."""
+    """Parameters before buffers, in the order of torch.export."""
     read = {str(n.target) for n in module.graph.nodes if n.op == "get_attr"}
     every = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
     yield from ((name, tensor) for name, tensor in every if name in read)
 
 
-def _with_inputs(module: GraphModule, stored: dict[str, torch.Tensor]) -> tuple[Graph, dict[str, str]]:
-    """A copy whose constants are placeholders, and their names."""
+def _constants_as_placeholders(module: GraphModule, stored: dict[str, torch.Tensor]) -> tuple[Graph, dict[str, str]]:
+    """A copy of the graph with placeholders for constants, and their names."""
     graph, values, first = Graph(), dict[Node, Node](), dict[str, Node]()
     for node in module.graph.nodes:
         if node.op == "get_attr":
@@ -77,26 +77,26 @@ def _with_inputs(module: GraphModule, stored: dict[str, torch.Tensor]) -> tuple[
     for target, tensor in stored.items():
         kind = "p" if isinstance(tensor, torch.nn.Parameter) else "b"
         made = places[target] = graph.placeholder(f"{kind}_{target.replace('.', '_')}")
-        made.target, made.meta = made.name, dict(first[target].meta)  # a name has no capitals
+        made.target, made.meta = made.name, dict(first[target].meta)  # graph names are lower case
     for node in module.graph.nodes:
         values[node] = places[str(node.target)] if node.op == "get_attr" else graph.node_copy(node, values.__getitem__)
     return graph, {target: n.name for target, n in places.items()}
 
 
-def _spec(name: str, target: str, tensor: torch.Tensor, is_kept: bool) -> InputSpec:
+def _constant_spec(name: str, target: str, tensor: torch.Tensor, is_kept: bool) -> InputSpec:
     if isinstance(tensor, torch.nn.Parameter):
         return InputSpec(InputKind.PARAMETER, TensorArgument(name), target)
     return InputSpec(InputKind.BUFFER, TensorArgument(name), target, is_kept)
 
 
-def _given(graph: Graph) -> list[Node]:
+def _placeholders(graph: Graph) -> list[Node]:
     return [n for n in graph.nodes if n.op == "placeholder"]
 
 
-def _results(graph: Graph) -> list[Node]:
+def _outputs(graph: Graph) -> list[Node]:
     return list(pytree.tree_leaves(next(n for n in reversed(graph.nodes) if n.op == "output").args[0]))
 
 
-def _call(inputs: Inputs, results: int) -> ModuleCallEntry:
-    took, gave = pytree.tree_structure((inputs, {})), pytree.tree_structure((0,) * results)
-    return ModuleCallEntry("", ModuleCallSignature([], [], took, gave))
+def _module_call(inputs: _Inputs, results: int) -> ModuleCallEntry:
+    in_spec, out_spec = pytree.tree_structure((inputs, {})), pytree.tree_structure((0,) * results)
+    return ModuleCallEntry("", ModuleCallSignature([], [], in_spec, out_spec))

@@ -1,4 +1,4 @@
-"""What became of every op: delegates with what they take and give, host ops with their reasons."""
+"""Reports the result of partitioning: delegates with inputs and outputs, host ops with reasons."""
 
 from __future__ import annotations
 
@@ -12,35 +12,35 @@ from torch.fx import GraphModule, Node
 
 from ingot.core.artefact import Delegate, HostOp, TensorInfo
 from ingot.core.fx import source_of
-from ingot.lower.opaque_ops import OWNED
+from ingot.lower.opaque_ops import EXTRA_BACKEND_OP
 from ingot.quantize.memory_format import layout_of
 from ingot.targets.base import Files, Target, digest
 
-VALUE = "ingot_value"
+VALUE_KEY = "ingot_value"
 
 
 @contextlib.contextmanager
-def listening() -> Iterator[dict[str, str]]:
-    """What the partitioner says of each op it leaves, caught from its own log."""
+def collect_refusals() -> Iterator[dict[str, str]]:
+    """By node name: why the partitioner refused the op, read from its log."""
     found: dict[str, str] = {}
 
-    class Catch(logging.Handler):
+    class Collector(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
             node, reason = getattr(record.msg, "node", None), getattr(record.msg, "reason", None)
             if node is not None and reason:
                 found.setdefault(node.name, str(reason))
 
-    # Partitioners only: at this level a backend's serialiser writes its graphs into the current folder.
+    # Only partitioners: at DEBUG level a backend's serialiser writes graphs into the current folder.
     names = [n for n in list(logging.root.manager.loggerDict) if n.startswith("executorch") and "partition" in n]
     loggers = [logging.getLogger(n) for n in names]
     with contextlib.ExitStack() as stack:
         for logger in loggers:
-            stack.enter_context(_listening(logger, Catch()))
+            stack.enter_context(_attached(logger, Collector()))
         yield found
 
 
 @contextlib.contextmanager
-def _listening(logger: logging.Logger, handler: logging.Handler) -> Iterator[None]:
+def _attached(logger: logging.Logger, handler: logging.Handler) -> Iterator[None]:
     level, propagate = logger.level, logger.propagate
     logger.addHandler(handler)
     logger.setLevel(logging.DEBUG)
@@ -65,29 +65,29 @@ def _delegate(graph: GraphModule, node: Node, files: Mapping[str, Files]) -> Del
     inputs = tuple(tensor_info(a) for a in node.args[1:] if isinstance(a, Node))
     outputs = tuple(tensor_info(u) for u in node.users if u.op == "call_function")
     name = digest(lowered.processed_bytes)
-    size, values = _bytes(lowered), tuple(dict.fromkeys(v for n in ops if (v := _value(n))))
-    kept = files.get(name, {})
-    return Delegate(lowered.backend_id, len(kinds), inputs, outputs, tuple(kinds), name, size, values, kept)
+    size, values = _delegate_bytes(lowered), tuple(dict.fromkeys(v for n in ops if (v := _value(n))))
+    own_files = files.get(name, {})
+    return Delegate(lowered.backend_id, len(kinds), inputs, outputs, tuple(kinds), name, size, values, own_files)
 
 
-def _bytes(lowered: Any) -> int:
+def _delegate_bytes(lowered: Any) -> int:
     named = getattr(lowered, "named_data_store_output", None)
     return len(lowered.processed_bytes) + sum(len(b) for b in (named.buffers if named else ()))
 
 
 def mark_values(quantized: GraphModule) -> None:
-    """Each op carries the name of its value where the backend's own names for it are lost: through re-tracing."""
+    """Store the name of each op's value in its metadata: passes rename nodes and keep metadata."""
     for node in quantized.graph.nodes:
         if isinstance(node.target, torch._ops.OpOverload):
-            node.meta["custom"] = {**(node.meta.get("custom") or {}), VALUE: node.name}
+            node.meta["custom"] = {**(node.meta.get("custom") or {}), VALUE_KEY: node.name}
 
 
 def _value(node: Node) -> str | None:
-    return None if "quantize_per" in str(node.target) else (node.meta.get("custom") or {}).get(VALUE)
+    return None if "quantize_per" in str(node.target) else (node.meta.get("custom") or {}).get(VALUE_KEY)
 
 
-def hosted_by(graph: GraphModule) -> dict[str, str]:
-    """By the name of each host op, the value of the program that it computes."""
+def host_op_values(graph: GraphModule) -> dict[str, str]:
+    """By name of a host op: the value of the program that it computes."""
     nodes = [n for n in graph.graph.nodes if n.op == "call_function" and _is_host_op(n)]
     return {n.name: value for n in nodes if (value := _value(n))}
 
@@ -113,7 +113,7 @@ def _is_host_op(node: Node) -> bool:
 
 
 def _is_boundary_quantize(node: Node) -> bool:
-    """Conversions of a graph input or of a graph output are the interface, not work left behind."""
+    """Q/DQ of a program input or output belongs to the interface and is no host fallback."""
     if "quantize_per" not in str(node.target):
         return False
     return all(u.op == "output" for u in node.users) or all(n.op == "placeholder" for n in node.all_input_nodes)
@@ -121,19 +121,19 @@ def _is_boundary_quantize(node: Node) -> bool:
 
 def _host_op(node: Node, target: Target, reasons: dict[str, str]) -> HostOp:
     op = _op_name(node)
-    reason = reasons.get(node.name) or _unexplained(node, op, target)
-    if node.meta.get(OWNED):
+    reason = reasons.get(node.name) or _default_reason(node, op, target)
+    if node.meta.get(EXTRA_BACKEND_OP):
         owners = " or ".join(b.name for b in target.lowering.extra_backends)
-        reason = f"{owners} owns it, and its partitioner did not take it"
+        reason = f"{owners} owns it, and its partitioner refused it"
     hint = target.lowering.hints.get(
-        op.split(".")[0], "rewrite it with ops the backend has, or accept the extra hop to the host"
+        op.split(".")[0], "rewrite it with ops that the backend has, or accept the delegate boundary"
     )
     return HostOp(op, node.name, source_of(node), reason, hint)
 
 
-def _unexplained(node: Node, op: str, target: Target) -> str:
+def _default_reason(node: Node, op: str, target: Target) -> str:
     if (node.meta.get("custom") or {}).get("ingot") == "float" and not target.numerics.runs_float:
-        return f"it is planned in float, which {target.lowering.backend_id} does not run: `ingot why` says what for"
+        return f"it is planned in float, which {target.lowering.backend_id} does not run; `ingot why` explains the plan"
     return f"{target.lowering.backend_id} has no kernel for {op}"
 
 

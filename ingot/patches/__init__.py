@@ -1,1 +1,4 @@
-"""Every patch of torch and ExecuTorch, in force while one of our programs is captured or lowered."""
+"""Every patch of torch and ExecuTorch. They are in force only while Ingot captures or lowers a program.
+
+`table.py` lists them all: owner, attribute, why. `gate.py` decides which apply to the installed versions.
+"""

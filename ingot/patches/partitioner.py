@@ -1,138 +1,113 @@
-"""What ExecuTorch does once for every pair of ops, or with a copy of every weight: done so that depth costs little.
+"""Replacements for work of ExecuTorch that grows with the square of the number of ops, or that copies weights.
 
-The partitioners write down, for each op, all ops that depend on it: for a decoder of thirty blocks that is half a
-gigabyte. A backend is handed a copy of its program, weights and all. Whether a value is a weight is found by writing
-down all weights, for every value. A delegate's outputs are found by running what is inside it. Here dependencies are
-looked for when they are asked for, weights are shared, lists are kept, and what a delegate gives is read off its graph.
+The partitioners store, for each op, all ops that depend on it: half a gigabyte for a decoder of thirty blocks. A
+backend gets a copy of its program with all weights. The maps from inputs to weights are rebuilt for each op. Here
+dependencies are found on demand, weights are shared and maps are cached.
 """
 
 from __future__ import annotations
 
 import copy
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
 from functools import cache
-from typing import Any, get_type_hints
-from unittest.mock import patch
+from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.export.graph_signature import ExportGraphSignature, InputSpec, TensorArgument
 from torch.fx import GraphModule, Node
 from torch.fx.passes.utils.fuser_utils import validate_partition
 
-LISTS = ("inputs_to_parameters", "inputs_to_buffers", "inputs_to_lifted_tensor_constants")
+_Session = dict[str, Any]
 
 
-@contextmanager
-def deep() -> Iterator[None]:
-    """For lowering."""
-    from executorch.exir._serialize import _dataclass
-    from executorch.exir._serialize._named_data_store import NamedDataStore as Store
-    from executorch.exir.backend.backend_details import BackendDetails
-    from executorch.exir.backend.canonical_partitioners import group_partitioner
-    from executorch.exir.backend.utils import is_same_node
-    from executorch.exir.pass_manager import ExportedProgramPassManager, PassManager
-    from torch.fx.passes.infra import partitioner
-
-    listed = _Listed()
-    with ExitStack() as stack:
-        for owner, name, new in (
-            (partitioner, "_DependencyViewer", _Dependencies),
-            (group_partitioner, "_DependencyViewer", _Dependencies),
-            (group_partitioner.GroupBasedPartitioner, "_can_merge_partitions", _can_merge),
-            (BackendDetails, "copy_exported_program_for_preprocess", classmethod(_with_the_same_weights)),
-            (Store, "_add_named_data_to_map", _of_all_methods(Store._add_named_data_to_map)),
-            (PassManager, "check", lambda *_: None),  # the artefact is executed: what is wrong with it shows
-            (ExportedProgramPassManager, "check", lambda *_: None),
-            (GraphModule, "print_readable", lambda *_, **__: ""),  # for a log that nobody reads
-            (_dataclass, "get_type_hints", cache(get_type_hints)),
-            *((ExportGraphSignature, name, listed.by(name)) for name in LISTS),
-            *((kind, "__setattr__", listed.noticing(kind)) for kind in (InputSpec, TensorArgument)),
-        ):
-            stack.enter_context(patch.object(owner, name, new))
-        stack.callback(is_same_node.cache_clear)  # which holds the ops of a graph, and so its weights, for good
-        yield
+def lazy_dependency_viewer(_original: Any, _session: _Session) -> type:
+    return _LazyDependencyViewer
 
 
-class _Listed:
-    """Lists of inputs by kind, kept until an input is written to: each is asked for at every op, and reads them all."""
-
-    def __init__(self) -> None:
-        self.writes, self.known = 0, dict[tuple[int, str], tuple[Any, Any]]()
-
-    def noticing(self, owner: type[Any]) -> Callable[..., None]:
-        write: Any = owner.__setattr__
-
-        def written(spec: Any, name: str, value: Any) -> None:
-            self.writes += 1
-            write(spec, name, value)
-
-        return written
-
-    def by(self, name: str) -> property:
-        whole = getattr(ExportGraphSignature, name).fget
-
-        def listed(signature: ExportGraphSignature) -> Any:
-            specs, key = signature.input_specs, (id(signature), name)
-            seen, made = self.known.get(key, (None, None))
-            now = (self.writes, len(specs), specs, signature)
-            if seen is None or seen[:2] != now[:2] or seen[2] is not specs:
-                made = whole(signature)
-                self.known[key] = now, made  # both live on, so that nothing else gets their ids
-            return made
-
-        return property(listed)
-
-
-class _Dependencies:
-    """Of the few ops that somebody asks about."""
+class _LazyDependencyViewer:
+    """Finds the dependents of an op when they are asked for."""
 
     def __init__(self, _: GraphModule) -> None:
         self.known = dict[Node, set[Node]]()
 
     def downstreams_of(self, node: Node) -> set[Node]:
         if node not in self.known:
-            self.known[node] = _reached(node)
+            self.known[node] = _all_downstream(node)
         return self.known[node]
 
 
-def _reached(node: Node) -> set[Node]:
-    found, todo = set[Node](), deque(node.users)
-    while todo:
-        if (after := todo.popleft()) not in found:
-            found.add(after)
-            todo.extend(after.users)
+def _all_downstream(node: Node) -> set[Node]:
+    found, queue = set[Node](), deque(node.users)
+    while queue:
+        if (user := queue.popleft()) not in found:
+            found.add(user)
+            queue.extend(user.users)
     return found
 
 
-def _can_merge(_: Any, one: int, other: int, partitions: Any) -> bool:
-    """Without a cycle: asked once, of the graph. ExecuTorch first asks the same of all that depends on each op."""
-    return validate_partition([*partitions[one].nodes, *partitions[other].nodes])
+def can_merge_partitions(_original: Any, _session: _Session) -> Callable[..., bool]:
+    """One search for cycles in the graph. ExecuTorch first searches among the dependents of each op."""
+
+    def can_merge(_: Any, one: int, other: int, partitions: Any) -> bool:
+        return validate_partition([*partitions[one].nodes, *partitions[other].nodes])
+
+    return can_merge
 
 
-def _with_the_same_weights(_: type, program: ExportedProgram, __: Any) -> ExportedProgram:
-    tensors = (*program.state_dict.values(), *program.constants.values())
-    return copy.deepcopy(program, {id(t): t for t in tensors if isinstance(t, torch.Tensor)})
+def copy_sharing_weights(_original: Any, _session: _Session) -> Any:
+    def copied(_: type, program: ExportedProgram, __: Any) -> ExportedProgram:
+        tensors = (*program.state_dict.values(), *program.constants.values())
+        return copy.deepcopy(program, {id(t): t for t in tensors if isinstance(t, torch.Tensor)})
+
+    return classmethod(copied)
 
 
-def _of_all_methods(whole: Any) -> Callable[..., None]:
-    """Weights that several methods have, in memory once: each brings bytes of its own."""
+def deduplicated_named_data(original: Any, _session: _Session) -> Callable[..., None]:
+    """Keep equal bytes once: each method of a program brings its own copy of the shared weights."""
     known = dict[bytes, bytes]()
 
-    def add(self: Any, key: str, data: Any, *how: Any, **named: Any) -> None:
-        whole(self, key, known.setdefault(data, data) if isinstance(data, bytes) else data, *how, **named)
+    def add(self: Any, key: str, data: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, key, known.setdefault(data, data) if isinstance(data, bytes) else data, *args, **kwargs)
 
     return add
 
 
-def given_by(delegate: Any, *read: Any) -> Any:
-    """What its graph says that it gives. Not its parameters ask for gradients, but what it reads may."""
-    out = next(n for n in reversed(delegate.original_module.graph.nodes) if n.op == "output")
-    asks = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in read)
-    return tuple(_asking(n.meta["val"].detach(), asks) for n in out.args[0])
+def no_check(_original: Any, _session: _Session) -> Callable[..., None]:
+    return lambda *_: None
 
 
-def _asking(x: torch.Tensor, asks: bool) -> torch.Tensor:
-    return x.requires_grad_(asks and x.dtype.is_floating_point)
+def no_text(_original: Any, _session: _Session) -> Callable[..., str]:
+    return lambda *_, **__: ""
+
+
+def cached_type_hints(original: Any, _session: _Session) -> Any:
+    return cache(original)
+
+
+# ---- maps of a graph signature ----
+
+
+def cached_signature_map(original: property, session: _Session) -> property:
+    """The map, rebuilt only after a write to an input spec."""
+    build: Any = original.fget
+    known = dict[int, tuple[Any, Any]]()  # holds signatures and specs too, so that no other object gets their ids
+
+    def cached(signature: Any) -> Any:
+        specs = signature.input_specs
+        seen, made = known.get(id(signature), (None, None))
+        now = (session.get("spec_writes", 0), len(specs), specs, signature)
+        if seen is None or seen[:2] != now[:2] or seen[2] is not specs:
+            made = build(signature)
+            known[id(signature)] = now, made
+        return made
+
+    return property(cached)
+
+
+def counted_setattr(original: Any, session: _Session) -> Callable[..., None]:
+    def setattr_(spec: Any, name: str, value: Any) -> None:
+        session["spec_writes"] = session.get("spec_writes", 0) + 1
+        original(spec, name, value)
+
+    return setattr_

@@ -1,33 +1,32 @@
-"""XNNPACK: two passes that trace nets of their own are skipped where no op of theirs is in the graph."""
+"""XNNPACK: skip two passes that export patterns of their own where the graph cannot match them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch.fx.passes.infra.pass_base import PassResult
 
-
-@contextmanager
-def without_idle_patterns() -> Iterator[None]:
-    """Two passes export nets of their own to look for, in every process, even where no op of theirs is in the graph."""
-    from executorch.backends.xnnpack._passes.convert_to_sdpa import ConvertToSDPAPass
-    from executorch.backends.xnnpack._passes.convert_to_upsample_bilinear2d import ConvertToUpsampleBilinear2d
-
-    with (
-        patch.object(ConvertToSDPAPass, "call", _only_with("_softmax", ConvertToSDPAPass.call)),
-        patch.object(ConvertToUpsampleBilinear2d, "call", _only_with("index", ConvertToUpsampleBilinear2d.call)),
-    ):
-        yield
+from ingot.patches.gate import patched
 
 
-def _only_with(word: str, call: Any) -> Any:
-    def only(self: Any, graph_module: torch.fx.GraphModule) -> Any:
-        if any(word in str(n.target) for n in graph_module.graph.nodes if n.op == "call_function"):
-            return call(self, graph_module)
+def skip_unmatched_patterns() -> AbstractContextManager[None]:
+    return patched("xnnpack")
+
+
+def only_with_softmax(original: Any, _session: Any) -> Any:
+    return _only_if_present("_softmax", original)
+
+
+def only_with_index(original: Any, _session: Any) -> Any:
+    return _only_if_present("index", original)
+
+
+def _only_if_present(op: str, original: Any) -> Any:
+    def call(self: Any, graph_module: torch.fx.GraphModule) -> Any:
+        if any(op in str(n.target) for n in graph_module.graph.nodes if n.op == "call_function"):
+            return original(self, graph_module)
         return PassResult(graph_module, False)
 
-    return only
+    return call

@@ -1,1 +1,1 @@
-"""From a plan to a Q/DQ graph: PT2E replay, its audit, QAT, integer I/O."""
+"""From a plan to a Q/DQ graph: PT2E replay, its audit, QAT, integer I/O, memory format."""

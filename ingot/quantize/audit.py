@@ -1,4 +1,4 @@
-"""Is the quantized graph the plan? Read off the graph itself, slot by slot."""
+"""Compares the Q/DQ graph with the plan at every quantization point."""
 
 from __future__ import annotations
 
@@ -13,68 +13,70 @@ from ingot.plan.model import Plan, QParams, QuantizationPoint
 
 
 def audit(converted: GraphModule, module: GraphModule, plan: Plan) -> None:
-    """Every operand of every op, and every output: it arrives through exactly the roundings planned, in that order."""
+    """Every operand and every output must pass exactly the planned Q/DQ pairs, in order; else PlanError."""
     made = {n.name: n for n in converted.graph.nodes}
     for node in module.graph.nodes:
         if node.op not in ("call_function", "output"):
             continue
         if node.name not in made:
-            raise _not_the_plan(QuantizationPoint(node.name), "the op is gone", node)
+            raise _mismatch(QuantizationPoint(node.name), "the op is missing", node)
         if len(operands(node)) != len(operands(made[node.name])):
-            raise _not_the_plan(QuantizationPoint(node.name), "it reads another number of values", node)
+            raise _mismatch(QuantizationPoint(node.name), "it has another number of operands", node)
         for i, (operand, found) in enumerate(zip(operands(node), operands(made[node.name]), strict=True)):
-            _compare(QuantizationPoint(node.name, i), operand, *roundings(found), plan, node)
+            _compare(QuantizationPoint(node.name, i), operand, *qdq_chain(found), plan, node)
 
 
-def _compare(slot: QuantizationPoint, operand: Node, found: list[QParams], start: Node, plan: Plan, node: Node) -> None:
-    stored, read = plan.qparams(operand.name), plan.qparams(slot.node, slot.operand)
+def _compare(
+    point: QuantizationPoint, operand: Node, found: list[QParams], start: Node, plan: Plan, node: Node
+) -> None:
+    stored, read = plan.qparams(operand.name), plan.qparams(point.node, point.operand)
     planned = [s for s in (stored, read if read != stored else None) if s is not None]
     if found != planned:
-        raise _not_the_plan(slot, f"planned {_text(planned)}, found {_text(found)}", node)
+        raise _mismatch(point, f"planned {_text(planned)}, found {_text(found)}", node)
     if start.name != operand.name and not (start.op == "get_attr" and constant_of(operand) is not None):
-        raise _not_the_plan(slot, f"it should read {operand.name} and reads {start.name}", node)
+        raise _mismatch(point, f"it reads {start.name}, planned {operand.name}", node)
 
 
-def _text(roundings: list[QParams]) -> str:
-    return ", then ".join(map(str, roundings)) or "float"
+def _text(chain: list[QParams]) -> str:
+    return ", then ".join(map(str, chain)) or "float"
 
 
-def _not_the_plan(slot: QuantizationPoint, problem: str, node: Node) -> PlanError:
+def _mismatch(point: QuantizationPoint, problem: str, node: Node) -> PlanError:
     return PlanError(
-        f"the quantized graph is not the plan at {slot}",
+        f"the quantized graph differs from the plan at {point}",
         where=source_of(node),
         why=problem,
-        hint="please report this model; it is a defect of Ingot",
+        hint="report this model: it is a bug in Ingot",
     )
 
 
-def roundings(node: Node) -> tuple[list[QParams], Node]:
-    """The quantize-dequantize pairs on the way from where a value is made to here, first to last; and that place."""
+def qdq_chain(node: Node) -> tuple[list[QParams], Node]:
+    """The Q/DQ pairs between the producer of a value and this node, in order, and the producer."""
     found: list[QParams] = []
     while is_call(node, "dequantize_per_tensor") or is_call(node, "dequantize_per_channel"):
-        found.insert(0, parameters(node))
+        found.insert(0, qdq_qparams(node))
         node = operands(node)[0]
         if is_call(node, "quantize_per_tensor") or is_call(node, "quantize_per_channel"):
-            if parameters(node) != found[0]:
-                return [*found, parameters(node)], node
+            if qdq_qparams(node) != found[0]:
+                return [*found, qdq_qparams(node)], node
             node = operands(node)[0]
     return found, node
 
 
-def parameters(node: Node) -> QParams:
-    """The numbers of a (de)quantize node, per tensor (x, scale, zp, min, max, dtype) or per channel (… axis …)."""
+def qdq_qparams(node: Node) -> QParams:
+    """The qparams of a Q or DQ node: per tensor (x, scale, zp, min, max, dtype) or per channel (… axis …)."""
     if "per_channel" in str(node.target):
         _, scale, zero, axis, low, high, dtype = node.args[:7]
-        return QParams(_name(dtype), _numbers(scale), _numbers(zero), low, high, axis)  # type: ignore[arg-type]
+        return QParams(_dtype_name(dtype), _per_channel_values(scale), _per_channel_values(zero), low, high, axis)  # type: ignore[arg-type]
     _, scale, zero, low, high, dtype = node.args[:6]
-    return QParams(_name(dtype), scale, zero, low, high)  # type: ignore[arg-type]
+    return QParams(_dtype_name(dtype), scale, zero, low, high)  # type: ignore[arg-type]
 
 
-def _name(dtype: Any) -> str:
+def _dtype_name(dtype: Any) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _numbers(arg: Any) -> tuple[Any, ...]:
+def _per_channel_values(arg: Any) -> tuple[Any, ...]:
     tensor = constant_of(arg) if isinstance(arg, Node) else arg
-    assert tensor is not None  # torchao keeps scales and zero points of channels as constants
+    assert tensor is not None  # torchao stores per-channel scales and zero points as constants
     return tuple(tensor.tolist())

@@ -1,4 +1,4 @@
-"""Images among inputs and outputs that lie in memory as N, H, W, C: then no delegate has to turn them."""
+"""Channels-last inputs and outputs: a delegate that computes in NHWC then needs no permute."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ingot.core.fx import output_nodes, value_of
 from ingot.errors import InputError, nearest
 
 
-def images_of(patterns: Sequence[str], module: GraphModule) -> tuple[str, ...]:
-    """The inputs and outputs that a recipe means; by a pattern only what can be an image."""
-    nodes = {n.name: n for n in (*_inputs(module), *output_nodes(module))}
+def channels_last_names(patterns: Sequence[str], module: GraphModule) -> tuple[str, ...]:
+    """The inputs and outputs that match `patterns`; a wildcard matches only tensors of four dimensions."""
+    nodes = {n.name: n for n in (*_placeholders(module), *output_nodes(module))}
     found = {name: None for p in patterns for name in _matching(p, nodes)}
     return tuple(found)
 
 
-def _inputs(module: GraphModule) -> list[Node]:
+def _placeholders(module: GraphModule) -> list[Node]:
     return [n for n in module.graph.nodes if n.op == "placeholder"]
 
 
@@ -40,38 +40,39 @@ def _matching(pattern: str, nodes: dict[str, Node]) -> Iterator[str]:
         elif name == pattern:
             raise InputError(
                 f"'{name}' cannot be channels-last",
-                why=f"it has {len(sizes)} dimensions, an image has 4: N, C, H, W",
-                hint="leave it out of channels_last",
+                why=f"it has {len(sizes)} dimensions; channels-last needs 4: N, C, H, W",
+                hint="remove it from channels_last",
             )
 
 
-def laid_out(program: Program, images: Sequence[str]) -> Program:
-    """The same program, called with images that lie as the plan says."""
-    inputs = zip(program.example_inputs, _inputs(program.module), strict=True)
-    given = tuple(_turned(x) if n.name in images else x for x, n in inputs)
-    return replace(program, example_inputs=given)
+def with_channels_last_inputs(program: Program, names: Sequence[str]) -> Program:
+    """The program with its example inputs in channels-last memory format."""
+    inputs = zip(program.example_inputs, _placeholders(program.module), strict=True)
+    converted = tuple(_channels_last(x) if n.name in names else x for x, n in inputs)
+    return replace(program, example_inputs=converted)
 
 
-def _turned(x: torch.Tensor) -> torch.Tensor:
+def _channels_last(x: torch.Tensor) -> torch.Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
-def turning(which: Sequence[bool]) -> Callable[[GraphModule], PassResult]:
-    """A pass over an edge program that has these outputs channels-last; those that come out so are left alone."""
+def channels_last_outputs_pass(which: Sequence[bool]) -> Callable[[GraphModule], PassResult]:
+    """An edge pass that converts the marked outputs to channels-last, unless they already are."""
 
-    def turn(module: GraphModule) -> PassResult:
+    def convert(module: GraphModule) -> PassResult:
         last = next(n for n in reversed(module.graph.nodes) if n.op == "output")
-        given = [n for n in last.args[0] if isinstance(n, Node)][-len(which) :]  # type: ignore[union-attr]
-        wanted = {n for n, turn in zip(given, which, strict=True) if turn}  # what it keeps comes before what it gives
-        turned = {n: _turned_after(n) for n in wanted}
-        last.args = (tuple(turned.get(n, n) for n in last.args[0]),)  # type: ignore[union-attr,arg-type]
+        # Updated buffers come before the outputs.
+        outputs = [n for n in last.args[0] if isinstance(n, Node)][-len(which) :]  # type: ignore[union-attr]
+        wanted = {n for n, is_wanted in zip(outputs, which, strict=True) if is_wanted}
+        cloned = {n: _clone_channels_last(n) for n in wanted}
+        last.args = (tuple(cloned.get(n, n) for n in last.args[0]),)  # type: ignore[union-attr,arg-type]
         module.recompile()
-        return PassResult(module, any(n is not made for n, made in turned.items()))
+        return PassResult(module, any(n is not made for n, made in cloned.items()))
 
-    return turn
+    return convert
 
 
-def _turned_after(node: Any) -> Any:
+def _clone_channels_last(node: Any) -> Any:
     from executorch.exir.dialects._ops import ops
 
     if node.meta["val"].is_contiguous(memory_format=torch.channels_last):
@@ -80,16 +81,16 @@ def _turned_after(node: Any) -> Any:
         made = node.graph.call_function(
             ops.edge.dim_order_ops._clone_dim_order.default, (node,), {"dim_order": [0, 2, 3, 1]}
         )
-    made.meta = {**node.meta, "val": _turned(node.meta["val"])}
+    made.meta = {**node.meta, "val": _channels_last(node.meta["val"])}
     return made
 
 
-def layouts(program: ExportedProgram) -> tuple[list[str], list[str]]:
-    """Of the inputs and of the outputs, as the program takes and gives them."""
+def io_layouts(program: ExportedProgram) -> tuple[list[str], list[str]]:
+    """The layouts of the inputs and of the outputs."""
     values = {n.name: n.meta.get("val") for n in program.graph.nodes}
-    taken, given = program.graph_signature.user_inputs, program.graph_signature.user_outputs
+    inputs, outputs = program.graph_signature.user_inputs, program.graph_signature.user_outputs
     # A number or None that is passed through has no name.
-    return [layout_of(values[n]) for n in taken if n in values], [layout_of(values[n]) for n in given if n in values]
+    return [layout_of(values[n]) for n in inputs if n in values], [layout_of(values[n]) for n in outputs if n in values]
 
 
 def layout_of(val: object) -> str:

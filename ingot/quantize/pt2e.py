@@ -1,4 +1,4 @@
-"""Plan -> torchao specs -> prepare -> convert, then an audit that it is the plan."""
+"""Replays a plan through PT2E: plan -> torchao specs -> prepare -> convert -> audit."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from torch.fx import GraphModule, Node
 from ingot.capture.op_semantics import operands
 from ingot.core.fx import constant_of, copy_graph_module, fresh_name, inherited_meta
 from ingot.plan.model import Decision, Plan, QParams, QuantizationPoint, as_float32
-from ingot.quantize.audit import audit, roundings
+from ingot.quantize.audit import audit, qdq_chain
 
 
 def quantize(module: GraphModule, plan: Plan, *, float_bias: bool) -> GraphModule:
-    """The program with every slot of the plan quantized and dequantized by fixed numbers.
+    """The Q/DQ graph of the program: a Q/DQ pair with fixed qparams at every quantization point of the plan.
 
-    With `float_bias` a bias stays a float constant, rounded to the int32 steps that the backend will count it in.
+    With `float_bias` a bias stays a float constant, rounded to the int32 grid that the backend will use.
     """
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
 
     work = copy_graph_module(module)
-    _shift_biases(work, plan)
+    _correct_biases(work, plan)
     plan = _round_biases(work, plan) if float_bias else _float32_biases(plan)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torchao warns about its own deprecations
-        prepared = prepare_pt2e(work, annotate(_spec, plan))
+        prepared = prepare_pt2e(work, plan_quantizer(_fixed_spec, plan))
         converted = convert_pt2e(prepared)
-    _store_apart(converted, plan)
-    _store_outputs(converted, plan)
+    _requantize_operands(converted, plan)
+    _quantize_outputs(converted, plan)
     audit(converted, module, plan)
     return converted
 
 
-def _store_outputs(converted: GraphModule, plan: Plan) -> None:
-    """Round what is returned as the plan says; torchao looks at ops only."""
+def _quantize_outputs(converted: GraphModule, plan: Plan) -> None:
+    """Insert the planned Q/DQ pairs of the outputs: torchao annotates ops only."""
     last = next(n for n in reversed(converted.graph.nodes) if n.op == "output")
     places = iter(range(len(operands(last))))
 
-    def stored(node: Node) -> Node:
-        storage = plan.qparams("output", next(places))
-        return node if storage is None or roundings(node)[0][-1:] == [storage] else _rounded(node, storage, last)
+    def quantized(node: Node) -> Node:
+        qparams = plan.qparams("output", next(places))
+        return node if qparams is None or qdq_chain(node)[0][-1:] == [qparams] else _insert_qdq(node, qparams, last)
 
-    last.args = (torch.fx.map_arg(last.args[0], stored),)
+    last.args = (torch.fx.map_arg(last.args[0], quantized),)
     converted.recompile()
 
 
-def _rounded(node: Node, s: QParams, before: Node) -> Node:
+def _insert_qdq(node: Node, s: QParams, before: Node) -> Node:
     import torch.ao.quantization.fx._decomposed
 
     ops, numbers = torch.ops.quantized_decomposed, (s.scale, s.zero_point, s.qmin, s.qmax, getattr(torch, s.dtype))
@@ -60,7 +60,7 @@ def _rounded(node: Node, s: QParams, before: Node) -> Node:
     return dq
 
 
-def _shift_biases(module: GraphModule, plan: Plan) -> None:
+def _correct_biases(module: GraphModule, plan: Plan) -> None:
     by_name = {n.name: n for n in module.graph.nodes}
     for name, shift in plan.bias_corrections.items():
         node = operands(by_name[name])[2]
@@ -72,17 +72,17 @@ def _shift_biases(module: GraphModule, plan: Plan) -> None:
 
 
 def _round_biases(module: GraphModule, plan: Plan) -> Plan:
-    """Put each int32 bias on its grid; the plan that is left to replay has none."""
+    """Round each int32 bias to its grid; the returned plan has no biases."""
     by_name = {n.name: n for n in module.graph.nodes}
     for d in plan:
         if d.qparams is not None and d.qparams.dtype == "int32" and d.point.operand is not None:
-            _round(module, operands(by_name[d.point.node])[d.point.operand], d.qparams)
-    left = tuple(d if d.qparams is None or d.qparams.dtype != "int32" else replace(d, qparams=None) for d in plan)
-    return replace(plan, decisions=left)
+            _round_bias(module, operands(by_name[d.point.node])[d.point.operand], d.qparams)
+    others = tuple(d if d.qparams is None or d.qparams.dtype != "int32" else replace(d, qparams=None) for d in plan)
+    return replace(plan, decisions=others)
 
 
 def _float32_biases(plan: Plan) -> Plan:
-    """A bias that the graph itself quantizes has float32 scales, as its quantize op does."""
+    """Biases with float32 scales: the quantize op stores its scale in float32."""
 
     def rounded(d: Decision) -> Decision:
         if d.qparams is None or d.qparams.dtype != "int32":
@@ -92,26 +92,26 @@ def _float32_biases(plan: Plan) -> Plan:
     return replace(plan, decisions=tuple(map(rounded, plan)))
 
 
-def _round(module: GraphModule, node: Node, storage: QParams) -> None:
+def _round_bias(module: GraphModule, node: Node, qparams: QParams) -> None:
     bias = constant_of(node)
-    assert bias is not None  # the solver plans a bias only where it is a constant
-    scale = torch.tensor(storage.scale, dtype=torch.float64)
-    steps = (bias.detach().double() / scale).round().clamp(storage.qmin, storage.qmax)
+    assert bias is not None  # only constant biases are planned
+    scale = torch.tensor(qparams.scale, dtype=torch.float64)
+    steps = (bias.detach().double() / scale).round().clamp(qparams.qmin, qparams.qmax)
     name = fresh_name(module, f"{node.name}_rounded")
     module.register_buffer(name, (steps * scale).to(bias.dtype))
     node.target = name
 
 
-def annotate(spec: Callable[[QuantizationPoint, QParams], Any], plan: Plan) -> Any:
-    """A quantizer that annotates exactly what the plan says, with the spec that is made for each slot."""
+def plan_quantizer(spec: Callable[[QuantizationPoint, QParams], Any], plan: Plan) -> Any:
+    """A torchao quantizer that annotates the plan's quantization points, each with `spec(point, qparams)`."""
     from torchao.quantization.pt2e.quantizer import QuantizationAnnotation, Quantizer
     from torchao.quantization.pt2e.quantizer.quantizer import Q_ANNOTATION_KEY
 
     class Replay(Quantizer):
         def annotate(self, model: GraphModule) -> GraphModule:
             for node in model.graph.nodes:
-                stored = plan.qparams(node.name)
-                inputs, output = _input_specs(node, plan, spec), stored and spec(QuantizationPoint(node.name), stored)
+                qparams = plan.qparams(node.name)
+                inputs, output = _input_specs(node, plan, spec), qparams and spec(QuantizationPoint(node.name), qparams)
                 if inputs or output is not None:
                     note = QuantizationAnnotation(input_qspec_map=inputs, output_qspec=output, _annotated=True)
                     node.meta[Q_ANNOTATION_KEY] = note
@@ -124,67 +124,67 @@ def annotate(spec: Callable[[QuantizationPoint, QParams], Any], plan: Plan) -> A
 
 
 def _input_specs(node: Node, plan: Plan, spec: Callable[[QuantizationPoint, QParams], Any]) -> dict[Node, Any]:
-    """torchao keys by node, not by position: what is read at two scales is left to us."""
-    reads = _reads(node, plan) if node.op == "call_function" else {}
-    alike = {n: slots[0] for n, slots in reads.items() if len({plan.qparams(s.node, s.operand) for s in slots}) == 1}
-    stored = {n: (slot, s) for n, slot in alike.items() if (s := plan.qparams(slot.node, slot.operand)) is not None}
-    return {n: made for n, (slot, s) in stored.items() if (made := spec(slot, s)) is not None}
+    """By operand: its spec. torchao keys by node, so an operand that is read at two scales is left out here."""
+    reads = _points_by_operand(node, plan) if node.op == "call_function" else {}
+    alike = {n: points[0] for n, points in reads.items() if len({plan.qparams(s.node, s.operand) for s in points}) == 1}
+    stored = {n: (point, s) for n, point in alike.items() if (s := plan.qparams(point.node, point.operand)) is not None}
+    return {n: made for n, (point, s) in stored.items() if (made := spec(point, s)) is not None}
 
 
-def _reads(node: Node, plan: Plan) -> dict[Node, list[QuantizationPoint]]:
-    """The slots at which a node reads each value."""
+def _points_by_operand(node: Node, plan: Plan) -> dict[Node, list[QuantizationPoint]]:
+    """By operand: the quantization points at which the node reads it."""
     found: dict[Node, list[QuantizationPoint]] = {}
     for i, operand in enumerate(operands(node)):
         found.setdefault(operand, []).append(QuantizationPoint(node.name, i))
     return found
 
 
-def _store_apart(converted: GraphModule, plan: Plan) -> None:
-    """f(x, x) with a scale of its own for each position."""
+def _requantize_operands(converted: GraphModule, plan: Plan) -> None:
+    """Q/DQ pairs for an op that reads one value at two scales, as in f(x, x)."""
     for node in [n for n in converted.graph.nodes if n.op == "call_function"]:
-        for slots in _reads(node, plan).values():
-            if len({plan.qparams(s.node, s.operand) for s in slots}) > 1:
-                _round_positions(node, plan)
+        for points in _points_by_operand(node, plan).values():
+            if len({plan.qparams(s.node, s.operand) for s in points}) > 1:
+                _insert_operand_qdq(node, plan)
                 break
 
 
-def _round_positions(node: Node, plan: Plan) -> None:
+def _insert_operand_qdq(node: Node, plan: Plan) -> None:
     places = iter(range(len(operands(node))))
 
     def rounded(n: Node) -> Node:
-        storage = plan.qparams(node.name, next(places))
-        return n if storage is None or roundings(n)[0][-1:] == [storage] else _rounded(n, storage, node)
+        qparams = plan.qparams(node.name, next(places))
+        return n if qparams is None or qdq_chain(n)[0][-1:] == [qparams] else _insert_qdq(n, qparams, node)
 
     node.args = torch.fx.map_arg(node.args, rounded)
 
 
-def _spec(_slot: QuantizationPoint, storage: QParams) -> Any:
-    """Nothing is observed: every number is given."""
+def _fixed_spec(_point: QuantizationPoint, qparams: QParams) -> Any:
+    """A spec with fixed qparams: nothing is observed."""
     from torchao.quantization.pt2e.quantizer import FixedQParamsQuantizationSpec, QuantizationSpec
 
-    dtype, low, high = getattr(torch, storage.dtype), storage.qmin, storage.qmax
-    if storage.axis is None:
+    dtype, low, high = getattr(torch, qparams.dtype), qparams.qmin, qparams.qmax
+    if qparams.axis is None:
         return FixedQParamsQuantizationSpec(
             dtype,
-            storage.scale,
-            storage.zero_point,
+            qparams.scale,
+            qparams.zero_point,
             low,
             high,
             torch.per_tensor_affine,  # type: ignore[arg-type]
         )
-    observer = _given_per_channel(storage)
-    return QuantizationSpec(dtype, observer, low, high, torch.per_channel_symmetric, storage.axis)
+    observer = _fixed_per_channel_observer(qparams)
+    return QuantizationSpec(dtype, observer, low, high, torch.per_channel_symmetric, qparams.axis)
 
 
-def _given_per_channel(storage: QParams) -> Any:
-    """torchao has a fixed spec per tensor only: an observer that looks at nothing serves for channels."""
+def _fixed_per_channel_observer(qparams: QParams) -> Any:
+    """torchao has fixed specs per tensor only: per channel, an observer returns the planned qparams."""
     from torchao.quantization.pt2e.observer import PerChannelMinMaxObserver
 
-    class GivenPerChannelObserver(PerChannelMinMaxObserver):
+    class FixedPerChannelObserver(PerChannelMinMaxObserver):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x
 
         def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
-            return torch.tensor(storage.scale), torch.tensor(storage.zero_point, dtype=torch.int64)
+            return torch.tensor(qparams.scale), torch.tensor(qparams.zero_point, dtype=torch.int64)
 
-    return GivenPerChannelObserver
+    return FixedPerChannelObserver

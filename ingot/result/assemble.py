@@ -15,7 +15,7 @@ from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check
 from ingot.core.progress import Steps
 from ingot.errors import ArtefactError, MismatchError
-from ingot.lower.edge import MAIN, lower_graph
+from ingot.lower.edge import MAIN_METHOD, lower_graph
 from ingot.plan.model import Plan
 from ingot.result.casting import Casting
 from ingot.targets.base import Target
@@ -31,17 +31,17 @@ def lowered(
     target.runner.warm_up()
     with steps("lower"):
         done = lower_graph(form, quantized, plan, target, others)
-    parts = {MAIN: (form, quantized), **(others or {})}
+    parts = {MAIN_METHOD: (form, quantized), **(others or {})}
     kept = {
         name: Evidence(*parts[name], target, recipe, m.io, m.delegates, name, m.host_ops, in_double)
         for name, m in done.methods.items()
     }
-    main = done.methods[MAIN]
+    main = done.methods[MAIN_METHOD]
     performance = tuple(p for d in main.delegates if (p := target.runner.estimate(d.files)) is not None)
-    evidence = replace(kept.pop(MAIN), others=kept)
+    evidence = replace(kept.pop(MAIN_METHOD), others=kept)
     return Casting(
         target.name, done.pte, main.delegates, main.host_ops, main.io, plan, None, dict(steps.seconds),
-        (*program.notes, *plan.notes), performance, hosted=main.hosted, evidence=evidence,
+        (*program.notes, *plan.notes), performance, hosted=main.host_op_values, evidence=evidence,
     )  # fmt: skip
 
 

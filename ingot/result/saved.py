@@ -21,7 +21,7 @@ from ingot.core.artefact import Check, Delegate, HostOp, ProgramIO
 from ingot.errors import InputError, first_sentence
 from ingot.plan.model import Plan
 from ingot.quantize.exported import as_exported, from_exported
-from ingot.quantize.memory_format import laid_out
+from ingot.quantize.memory_format import with_channels_last_inputs
 from ingot.quantize.pt2e import quantize
 from ingot.rewrite.apply import rewrite_for
 from ingot.targets.base import Target
@@ -135,7 +135,7 @@ def _with_files(folder: Path, number: int, delegate: Delegate, names: tuple[str,
 
 def _evidence(folder: Path, records: Records, plan: Plan, target: Target, recipe: Recipe) -> Evidence:
     program = rewrite_for(capture_program(_load(folder / FLOAT)), target, recipe).program
-    form = laid_out(program, plan.channels_last)
+    form = with_channels_last_inputs(program, plan.channels_last)
     _must_be_the_same(form, plan, folder)
     ranges = Ranges.load(folder / RANGES) if (folder / RANGES).exists() else None
     quantized = _quantized(folder, form, plan, target)

@@ -16,7 +16,7 @@ import torch
 
 from ingot.core.artefact import TensorInfo
 from ingot.errors import ArtefactError, InputError
-from ingot.quantize.io import encode
+from ingot.quantize.io import quantize_inputs
 from ingot.verify.check import run_quantized
 from ingot.verify.metrics import measure
 
@@ -43,7 +43,7 @@ def write_scenario_folder(casting: Casting, folder: str | Path, batches: Iterabl
         why = "a scenario consists of .vgf files and shaders"
         raise ArtefactError(f"no scenario for target {casting.target}", why=why, hint="cast with target='vgf'")
     chosen = [evidence.program.flatten(b) for b in batches] if batches else [evidence.program.example_inputs]
-    given = [encode(b, casting.io.inputs) for b in chosen]
+    given = [quantize_inputs(b, casting.io.inputs) for b in chosen]
     expected, place = run_quantized(evidence, chosen), Path(folder)
     try:
         with _staged(place) as temporary:
@@ -77,7 +77,7 @@ def _array(t: torch.Tensor, info: TensorInfo) -> np.ndarray:
 
 def _write_expected(folder: Path, outputs: Sequence[Sequence[torch.Tensor]], casting: Casting) -> None:
     for b, tensors in enumerate(outputs):
-        for i, array in enumerate(_in_memory_order(encode(tensors, casting.io.outputs), casting.io.outputs)):
+        for i, array in enumerate(_in_memory_order(quantize_inputs(tensors, casting.io.outputs), casting.io.outputs)):
             np.save(folder / f"expected_{b}_{i}.npy", array)
     (folder / "io.json").write_text(casting.io.to_json() + "\n")
 

@@ -1,1 +1,1 @@
-"""Rewrites that keep an op inside the delegate: one rule a file, the docstring is the rewrite."""
+"""Rewrites that keep ops inside the delegate: one rule for each file; its docstring is the rewrite."""

@@ -1,4 +1,4 @@
-"""Rewrites that keep an op inside the delegate: one rule a file, its docstring is the rewrite, its numbers compared."""
+"""Applies a target's rewrite rules. A rule is kept if outputs stay equal and fragmentation does not grow."""
 
 from __future__ import annotations
 
@@ -16,95 +16,105 @@ from ingot.config.recipe import Recipe
 from ingot.core.fx import copy_graph_module
 from ingot.core.host_memory import gc_paused
 from ingot.errors import CaptureError, InputError, nearest
-from ingot.patches.retrace import uncompiled
+from ingot.patches.contexts import lazy_codegen
 from ingot.rewrite.fragmentation import Fragmentation, fragmentation
 from ingot.rewrite.rule import Rule
 from ingot.targets.base import Target
 
-Ask = Callable[[Node], Any]
+AbilityQuery = Callable[[Node], Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Rewritten:
-    """The program as a target will see it, and which rules made it so."""
+    """The program after the target's rewrites, and a line for each place that a rule changed."""
 
     program: Program
     rewrites: tuple[str, ...]
 
 
 def rewrite_for(program: Program, target: Target, recipe: Recipe) -> Rewritten:
-    """The program rewritten for `target`; the same arguments give the same object."""
+    """The program rewritten for `target`. Cached: equal arguments return the same object."""
     if program.rewritten_for == target.name:
         return Rewritten(program, ())
     ask = target.kernels.ability if target.kernels.cheap_to_query else None
-    return _legalized(program, target.name, recipe.disabled_rewrites, tuple(target.lowering.rules()), ask)
+    return _rewritten(program, target.name, recipe.disabled_rewrites, tuple(target.lowering.rules()), ask)
 
 
 @lru_cache(maxsize=4)
 @gc_paused()
-def _legalized(
-    program: Program, _target: str, without: tuple[str, ...], rules: tuple[Rule, ...], ask: Ask | None
+def _rewritten(
+    program: Program, _target: str, disabled: tuple[str, ...], rules: tuple[Rule, ...], ask: AbilityQuery | None
 ) -> Rewritten:
-    for name in without:
+    for name in disabled:
         if name not in {r.name for r in rules}:
-            raise InputError(f"no rewriting rule '{name}'", hint=nearest(name, [r.name for r in rules]))
-    with uncompiled():
-        found = _searched(program, [r for r in rules if r.name not in without], ask)
+            raise InputError(f"no rewrite rule '{name}'", hint=nearest(name, [r.name for r in rules]))
+    with lazy_codegen():
+        found = _search(program, [r for r in rules if r.name not in disabled], ask)
     found.module.recompile()
     return Rewritten(replace(program, module=found.module), found.rewrites)
 
 
 @dataclass(frozen=True)
 class _State:
-    """How far the search is: the graph, what it still leaves to the host, and the rules that made it so."""
+    """A step of the search: the graph, its fragmentation, and the rules applied so far."""
 
     module: GraphModule
-    left: Fragmentation
+    fragmentation: Fragmentation
     rewrites: tuple[str, ...] = ()
-    spare: GraphModule | None = None  # a copy for the next rule, where the one before found nothing in it
+    spare: GraphModule | None = None  # an unchanged copy, if the rule before matched nothing
 
 
-def _searched(program: Program, rules: Sequence[Rule], ask: Ask | None) -> _State:
-    """Rule after rule. One may leave more to the host for those after it to take (attention leaves products); one that
-    nothing makes good is left out, and the search begins again without it."""
+def _search(program: Program, rules: Sequence[Rule], ask: AbilityQuery | None) -> _State:
+    """Apply the rules in order.
+
+    A rule may increase fragmentation if later rules reduce it again (attention leaves matmuls). Otherwise the search is
+    repeated without it.
+    """
     module, wanted = copy_graph_module(program.module), run_outputs(program.module, program.example_inputs)
-    best = now = _State(module, _left(module, ask))
+    best = now = _State(module, _fragmentation(module, ask))
     raised: list[Rule] = []
     for rule in rules:
-        before, now = now, _after(rule, now, program.example_inputs, wanted, ask)
-        raised += [rule] if now.left > before.left else []
-        best, raised = (now, []) if now.left <= best.left else (best, raised)
+        before, now = now, _apply_rule(rule, now, program.example_inputs, wanted, ask)
+        raised += [rule] if now.fragmentation > before.fragmentation else []
+        best, raised = (now, []) if now.fragmentation <= best.fragmentation else (best, raised)
     if not raised:
-        # The tensors are the user's own: a rule that writes into them must not go unseen.
+        # A rule that writes into the user's tensors would change both graphs: compare with the recorded outputs.
         check_outputs_unchanged("rewriting", wanted, run_outputs(now.module, program.example_inputs))
         return now
-    again = _searched(program, [r for r in rules if r is not raised[0]], ask)
-    return replace(again, rewrites=(*again.rewrites, f"{raised[0].name}: not used, it would leave more to the host"))
+    again = _search(program, [r for r in rules if r is not raised[0]], ask)
+    return replace(again, rewrites=(*again.rewrites, f"{raised[0].name}: not used, it would increase fragmentation"))
 
 
-Inputs = tuple[torch.Tensor, ...]
+_Inputs = tuple[torch.Tensor, ...]
 
 
-def _after(rule: Rule, now: _State, inputs: Inputs, wanted: list[torch.Tensor], ask: Ask | None) -> _State:
+def _apply_rule(
+    rule: Rule, now: _State, inputs: _Inputs, wanted: list[torch.Tensor], ask: AbilityQuery | None
+) -> _State:
     changed = now.spare or copy_graph_module(now.module)
     if not (found := rule.apply(changed)):
         return replace(now, spare=changed)
-    module, places = _compared(rule, now.module, changed, found, inputs, wanted)
+    module, places = _checked(rule, now.module, changed, found, inputs, wanted)
     if module is now.module:
         return replace(now, rewrites=(*now.rewrites, *places), spare=None)
-    left = _left(module, ask)
-    saved = now.left.saved_by(left) if ask else "not weighed, asking this target takes too long"
-    return _State(module, left, (*now.rewrites, *places, f"{rule.name}: {saved}"))
+    after = _fragmentation(module, ask)
+    saved = now.fragmentation.saved_by(after) if ask else "fragmentation not measured, queries to this target are slow"
+    return _State(module, after, (*now.rewrites, *places, f"{rule.name}: {saved}"))
 
 
-def _left(module: GraphModule, ask: Ask | None) -> Fragmentation:
+def _fragmentation(module: GraphModule, ask: AbilityQuery | None) -> Fragmentation:
     return fragmentation(module, ask) if ask else Fragmentation(0, 0)
 
 
-def _compared(
-    rule: Rule, module: GraphModule, changed: GraphModule, places: list[str], inputs: Inputs, wanted: list[torch.Tensor]
+def _checked(
+    rule: Rule,
+    module: GraphModule,
+    changed: GraphModule,
+    places: list[str],
+    inputs: _Inputs,
+    wanted: list[torch.Tensor],
 ) -> tuple[GraphModule, list[str]]:
-    """The module after the rule; as it was, with a word, where the rule would move the numbers."""
+    """The module after the rule; the module before it, with a note, if outputs differ."""
     try:
         clean_up_graph(changed)
         check_outputs_unchanged(rule.name, wanted, run_outputs(changed, inputs))

@@ -1,7 +1,8 @@
 """scaled_dot_product_attention(q, k, v, mask) -> softmax(q * scale @ k.T + mask) @ v
 
-A mask of booleans made at run time becomes (float(mask) - 1) * 1e9, one of floats max(mask, -1e9), once for all layers
-that read it; rows with every key masked are zero in eager, so the result is multiplied by float(any key is not masked).
+A boolean mask that is computed at run time becomes (float(mask) - 1) * 1e9, a float mask max(mask, -1e9), once for all
+layers that read it. Eager gives zero for rows with every key masked, so the result is multiplied by
+float(any key is not masked).
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from ingot.core.fx import add_constant, call, constant_of, has_symbols, value_of
 from ingot.rewrite.rule import Rule
 
 aten = torch.ops.aten
-NEVER = -1e9  # exp of it is zero in float32, and unlike -inf it survives a subtraction
+_MASK_FILL = -1e9  # exp of it is 0 in float32; -inf - -inf would be NaN
 
 
-def rewrite(node: Node) -> Node | None:
-    """The backend's own decomposition guards against rows with every key masked, which splits the program."""
+def _rewrite(node: Node) -> Node | None:
+    """ExecuTorch's decomposition handles fully masked rows with ops that run on the host."""
     if node.target is not aten.scaled_dot_product_attention.default or has_symbols(value_of(node).shape):
         return None
     q, k, v, mask, dropout, causal, scale, grouped = _arguments(node)
@@ -31,22 +32,22 @@ def rewrite(node: Node) -> Node | None:
     if mask is not None and bias is None:
         return None
     factor = 1 / math.sqrt(value_of(q).shape[-1]) if scale is None else scale
-    out = _attended(node, q, k, v, bias, factor)
-    seen = _some_key(node, mask)
-    return out if seen is None else call(node, aten.mul.Tensor, out, seen)
+    out = _attention(node, q, k, v, bias, factor)
+    unmasked = _some_key(node, mask)
+    return out if unmasked is None else call(node, aten.mul.Tensor, out, unmasked)
 
 
-def _attended(node: Node, q: Node, k: Node, v: Node, bias: Node | None, factor: float) -> Node:
-    """All heads of all examples are one batch where the mask allows it: a product of batches takes three dimensions."""
+def _attention(node: Node, q: Node, k: Node, v: Node, bias: Node | None, factor: float) -> Node:
+    """Examples and heads become one batch dimension if the mask allows it: bmm takes three dimensions."""
     heads = value_of(q).shape[:-2]
     flat = bias if bias is None or len(heads) < 2 else _flat_bias(bias, heads)
     if len(heads) < 2 or (bias is not None and flat is None):
-        return _plain(node, q, k, v, bias, factor)
-    out = _plain(node, _flat(node, q), _flat(node, k), _flat(node, v), flat, factor)
+        return _softmax_attention(node, q, k, v, bias, factor)
+    out = _softmax_attention(node, _flat(node, q), _flat(node, k), _flat(node, v), flat, factor)
     return call(node, aten.reshape.default, out, list(value_of(node).shape))
 
 
-def _plain(node: Node, q: Node, k: Node, v: Node, bias: Node | None, factor: float) -> Node:
+def _softmax_attention(node: Node, q: Node, k: Node, v: Node, bias: Node | None, factor: float) -> Node:
     rank = value_of(k).dim()
     keys = call(node, aten.permute.default, k, [*range(rank - 2), rank - 1, rank - 2])
     scores = call(node, aten.mul.Tensor, call(node, aten.matmul.default, q, keys), factor)
@@ -60,7 +61,7 @@ def _flat(node: Node, x: Node) -> Node:
 
 
 def _flat_bias(bias: Node, heads: torch.Size) -> Node | None:
-    """The mask for heads in one row; None for one that differs by some of the leading dimensions only."""
+    """The mask with one batch dimension; None if it is broadcast along some of the leading dimensions only."""
     shape = (*[1] * (len(heads) + 2 - value_of(bias).dim()), *value_of(bias).shape)
     if shape[:-2] not in ((1,) * len(heads), tuple(heads)):
         return None
@@ -78,7 +79,7 @@ def _arguments(node: Node) -> tuple[Any, ...]:
 
 
 def _bias(node: Node, mask: Any, causal: bool) -> Any:
-    """What is added to the scores: a constant for a causal or constant mask, the mask itself if it is float."""
+    """The term added to the scores: a constant for a causal or constant mask, else computed from the mask."""
     if causal:
         queries, keys = value_of(node.args[0]).shape[-2], value_of(node.args[1]).shape[-2]  # type: ignore[arg-type]
         return _constant(node, torch.ones(queries, keys, dtype=torch.bool).tril())
@@ -86,28 +87,28 @@ def _bias(node: Node, mask: Any, causal: bool) -> Any:
     if constant is not None and constant.dtype == torch.bool:
         return _constant(node, constant) if bool(constant.any(-1).all()) else None
     if constant is not None:
-        return _finite(node, constant) if bool((constant > NEVER).any(-1).all()) else None
+        return _finite(node, constant) if bool((constant > _MASK_FILL).any(-1).all()) else None
     if mask is None:
         return None
     if value_of(mask).dtype == torch.bool:
         return _once(mask, "ingot_bias", lambda at: _from_booleans(at, mask, value_of(node).dtype))
-    return _once(mask, "ingot_bias", lambda at: call(at, aten.clamp.default, mask, NEVER))
+    return _once(mask, "ingot_bias", lambda at: call(at, aten.clamp.default, mask, _MASK_FILL))
 
 
 def _from_booleans(at: Node, mask: Node, dtype: torch.dtype) -> Node:
     allowed = _as_float(at, mask, dtype)
-    return call(at, aten.mul.Tensor, call(at, aten.sub.Tensor, allowed, 1.0), -NEVER)
+    return call(at, aten.mul.Tensor, call(at, aten.sub.Tensor, allowed, 1.0), -_MASK_FILL)
 
 
 def _some_key(node: Node, mask: Any) -> Node | None:
-    """1.0 for rows with a key to attend to, 0.0 for the others; only a mask made at run time needs it."""
+    """1.0 for rows with an unmasked key, 0.0 for others; None for a constant mask, which has none of these rows."""
     if mask is None or constant_of(mask) is not None:
         return None
-    return _once(mask, "ingot_some", lambda at: _seen(at, mask, value_of(node).dtype))
+    return _once(mask, "ingot_some", lambda at: _has_unmasked_key(at, mask, value_of(node).dtype))
 
 
-def _seen(at: Node, mask: Node, dtype: torch.dtype) -> Node:
-    allowed = mask if value_of(mask).dtype == torch.bool else call(at, aten.gt.Scalar, mask, NEVER)
+def _has_unmasked_key(at: Node, mask: Node, dtype: torch.dtype) -> Node:
+    allowed = mask if value_of(mask).dtype == torch.bool else call(at, aten.gt.Scalar, mask, _MASK_FILL)
     return _as_float(at, call(at, aten.any.dim, allowed, -1, True), dtype)
 
 
@@ -116,22 +117,22 @@ def _as_float(at: Node, mask: Node, dtype: torch.dtype) -> Node:
 
 
 def _once(mask: Node, key: str, make: Callable[[Node], Node]) -> Node:
-    """Made right after the mask, and found again by the next layer."""
+    """Computed right after the mask, and reused by the next layer that reads it."""
     if key not in mask.meta:
         mask.meta[key] = make(mask.next)
     return mask.meta[key]
 
 
 def _constant(node: Node, allowed: torch.Tensor) -> Node:
-    return _finite(node, torch.where(allowed, 0.0, NEVER))
+    return _finite(node, torch.where(allowed, 0.0, _MASK_FILL))
 
 
 def _finite(node: Node, bias: torch.Tensor) -> Node:
-    return _as_constant(node, bias.clamp(min=NEVER).to(value_of(node).dtype))
+    return _as_constant(node, bias.clamp(min=_MASK_FILL).to(value_of(node).dtype))
 
 
 def _as_constant(node: Node, tensor: torch.Tensor) -> Node:
     return add_constant(node.graph.owning_module, tensor, f"{node.name}_mask", node)  # type: ignore[arg-type]
 
 
-RULE = Rule("attention in plain steps", rewrite)
+RULE = Rule("attention-decomposed", _rewrite)

@@ -13,7 +13,7 @@ from ingot.rewrite.rule import Rule
 aten = torch.ops.aten
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     inner, b = _split(node)
     x, a = _split(inner) if inner is not None and len(inner.users) == 1 else (None, None)
     if x is None or a is None or b is None:
@@ -35,4 +35,4 @@ def _split(node: Any) -> tuple[Node | None, torch.Tensor | None]:
     return (values[0], constants[0]) if len(constants) == len(values) == 1 else (None, None)
 
 
-RULE = Rule("sums of constants", rewrite)
+RULE = Rule("merge-constant-adds", _rewrite)

@@ -13,8 +13,8 @@ from ingot.rewrite.rule import Rule
 aten = torch.ops.aten
 
 
-def rewrite(node: Node) -> Node | None:
-    """Local response norm pools over neighbouring channels this way; neither backend nor runtime has the 3-D kernel."""
+def _rewrite(node: Node) -> Node | None:
+    """Local response norm uses it to pool over channels; neither the backends nor the runtime have avg_pool3d."""
     if node.target is not aten.avg_pool3d.default or len(node.args) > 3 or has_symbols(value_of(node).shape):
         return None
     x: Any = node.args[0]
@@ -32,4 +32,4 @@ def _triple(node: Node, at: int) -> list[int]:
     return list(given) if len(given) != 1 else list(given) * 3
 
 
-RULE = Rule("depth pooling in two dimensions", rewrite)
+RULE = Rule("depth-pool-as-2d", _rewrite)

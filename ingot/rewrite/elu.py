@@ -13,9 +13,9 @@ aten = torch.ops.aten
 REASON = "part of an elu: exp needs float"
 
 
-def rewrite(node: Node) -> Node | None:
-    """XNNPACK has no kernel for it, and one for each of these steps."""
-    if node.target is not aten.elu.default or len(node.args) > 2:  # with more arguments it is a selu
+def _rewrite(node: Node) -> Node | None:
+    """XNNPACK has no elu kernel, but one for each of these ops."""
+    if node.target is not aten.elu.default or len(node.args) > 2:  # selu has more arguments
         return None
     x: Any = node.args[0]
     alpha: Any = node.args[1] if len(node.args) > 1 else 1.0
@@ -25,4 +25,4 @@ def rewrite(node: Node) -> Node | None:
     return in_float(node, REASON, aten.add.Tensor, in_float(node, REASON, aten.relu.default, x), tail)
 
 
-RULE = Rule("elu in plain steps", rewrite)
+RULE = Rule("elu-decomposed", _rewrite)

@@ -1,4 +1,4 @@
-"""div(x, expand(y, shape)) -> div(x, y), and so for every op that stretches its operands by itself"""
+"""div(x, expand(y, shape)) -> div(x, y), and so for every op that broadcasts its operands"""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from ingot.rewrite.rule import Rule
 aten = torch.ops.aten
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     if not any(isinstance(a, Node) and a.target is aten.expand.default for a in node.args):
         return None
     args = [a.args[0] if isinstance(a, Node) and a.target is aten.expand.default else a for a in node.args]
     target: Any = node.target
-    return call(node, target, *args) if not node.kwargs and _stretches(node, args) else None
+    return call(node, target, *args) if not node.kwargs and _broadcasts(node, args) else None
 
 
-def _stretches(node: Node, args: list[Any]) -> bool:
-    """Found by trying: the same shape comes out of the smaller operands, as broadcasting has it."""
+def _broadcasts(node: Node, args: list[Any]) -> bool:
+    """The op gives the same shape for the operands before expansion. Found by running it on fake tensors."""
     inner = [value_of(a).shape for a in args if isinstance(a, Node)]
     try:
-        together = torch.broadcast_shapes(*inner)
-        given = [value_of(a) if isinstance(a, Node) else a for a in args]
-        made = node.target(*given)  # type: ignore[operator]
+        broadcast = torch.broadcast_shapes(*inner)
+        values = [value_of(a) if isinstance(a, Node) else a for a in args]
+        made = node.target(*values)  # type: ignore[operator]
     except (RuntimeError, ValueError):
         return False
-    return len(inner) > 1 and together == value_of(node).shape == made.shape
+    return len(inner) > 1 and broadcast == value_of(node).shape == made.shape
 
 
-RULE = Rule("operands stretched by their reader", rewrite)
+RULE = Rule("expand-by-broadcasting", _rewrite)

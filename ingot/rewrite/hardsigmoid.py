@@ -10,11 +10,11 @@ from torch.fx import Node
 from ingot.rewrite.rule import Rule, in_float
 
 aten = torch.ops.aten
-REASON = "part of a hard sigmoid: its steps have ranges that nobody recorded"
+REASON = "part of a hard sigmoid: its intermediate ranges are not recorded"
 
 
-def rewrite(node: Node) -> Node | None:
-    """Decomposed as usual it adds and divides by integers, which the host turns into floats at every call."""
+def _rewrite(node: Node) -> Node | None:
+    """ExecuTorch's decomposition adds and divides by integers, which the host converts to float at every call."""
     if node.target is not aten.hardsigmoid.default:
         return None
     x: Any = node.args[0]
@@ -24,4 +24,4 @@ def rewrite(node: Node) -> Node | None:
     )
 
 
-RULE = Rule("hard sigmoid in plain steps", rewrite)
+RULE = Rule("hardsigmoid-decomposed", _rewrite)

@@ -1,7 +1,7 @@
-"""index_put(base, [.., places, ..], new), slice_scatter(base, new, dim, start, ..) -> where(written, spread new, base)
+"""index_put(base, [.., index, ..], new), slice_scatter(base, new, dim, start, ..) -> where(written, onehot @ new, base)
 
-No shader writes into a part of a tensor. `written` compares every place with those that are written; several new rows
-are brought to theirs by a product with ones and zeros. A place that is written twice is undefined, as in torch.
+Vulkan has no shader that writes into a part of a tensor. `written` compares all positions with the index; a matmul with
+a one-hot matrix moves several new rows to their positions. An index that occurs twice is undefined, as in torch.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from ingot.rewrite.rule import Rule
 aten = torch.ops.aten
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     found = _put(node) or _slice(node)
     if found is None or has_symbols(value_of(node).shape):
         return None
     base, new, dim, places, wraps = found
-    hit = _hits(node, places, value_of(node).shape[dim], wraps)
+    hit = _one_hot(node, places, value_of(node).shape[dim], wraps)
     many = value_of(places).shape[0]
-    return (_several if has_symbols([many]) or many > 1 else _one)(node, base, new, dim, hit)
+    return (_write_rows if has_symbols([many]) or many > 1 else _write_row)(node, base, new, dim, hit)
 
 
 def _put(node: Node) -> Any:
-    """One index, of numbers and not of truths; a place that is counted from the end is among those it may hold."""
+    """One integer index; it may hold negative positions."""
     if node.target is not aten.index_put.default or (len(node.args) > 3 and node.args[3]):
         return None
     base, indices, new = node.args[:3]
@@ -42,7 +42,7 @@ def _put(node: Node) -> Any:
 
 
 def _slice(node: Node) -> Any:
-    """From a number, or from one that is read from a tensor: that tensor says where as well."""
+    """`start` is a number, or a number read from a tensor: that tensor is the index."""
     if node.target is not aten.slice_scatter.default:
         return None
     given: list[Any] = [*node.args, *[None, None, 0, None, None, 1][len(node.args) :]]
@@ -50,11 +50,11 @@ def _slice(node: Node) -> Any:
     dim, many = dim % value_of(node).dim(), value_of(new).shape[dim]
     if step != 1 or has_symbols([many]):
         return None
-    places = _counted(node, start or 0, many, value_of(node).shape[dim])
+    places = _index_from(node, start or 0, many, value_of(node).shape[dim])
     return None if places is None else (base, new, dim, places, False)
 
 
-def _counted(node: Node, start: Any, many: int, size: int) -> Node | None:
+def _index_from(node: Node, start: Any, many: int, size: int) -> Node | None:
     module: Any = node.graph.owning_module
     if isinstance(start, int):
         return add_constant(module, torch.arange(many) + (start + size if start < 0 else start), "places", node)
@@ -66,15 +66,15 @@ def _counted(node: Node, start: Any, many: int, size: int) -> Node | None:
 
 
 def _read(number: Node) -> tuple[Node | None, int]:
-    """The tensor that a number is read from, and what is added to it."""
+    """The tensor that a number is read from by item(), and the offset added to it."""
     if number.target is operator.add and isinstance(number.args[0], Node) and isinstance(number.args[1], int):
         read, more = _read(number.args[0])
         return read, more + number.args[1]
     return (number.args[0], 0) if number.target is aten.item.default else (None, 0)  # type: ignore[return-value]
 
 
-def _hits(node: Node, places: Node, size: int, wraps: bool) -> Node:
-    """size x places: which is written by which."""
+def _one_hot(node: Node, places: Node, size: int, wraps: bool) -> Node:
+    """A boolean matrix, size x index: which position is written by which new row."""
     module: Any = node.graph.owning_module
     row, column = call(node, aten.reshape.default, places, [1, -1]), torch.arange(size)[:, None]
     dtype = value_of(places).dtype
@@ -85,17 +85,17 @@ def _hits(node: Node, places: Node, size: int, wraps: bool) -> Node:
     return call(node, aten.logical_or.default, hit, call(node, aten.eq.Tensor, from_end, row))
 
 
-def _one(node: Node, base: Node, new: Node, dim: int, hit: Node) -> Node:
+def _write_row(node: Node, base: Node, new: Node, dim: int, hit: Node) -> Node:
     return call(node, aten.where.self, _along(node, hit, dim), new, base)
 
 
 def _along(node: Node, column: Node, dim: int) -> Node:
-    """A column, as the base lies."""
+    """A column, reshaped to broadcast along `dim` of the base."""
     after = value_of(node).dim() - dim - 1
     return call(node, aten.reshape.default, column, [value_of(node).shape[dim], *[1] * after])
 
 
-def _several(node: Node, base: Node, new: Node, dim: int, hit: Node) -> Node | None:
+def _write_rows(node: Node, base: Node, new: Node, dim: int, hit: Node) -> Node | None:
     shape, sizes = list(value_of(node).shape), value_of(new).shape
     if len(sizes) != len(shape) or any(a != b for d, (a, b) in enumerate(zip(shape, sizes, strict=True)) if d != dim):
         return None
@@ -108,4 +108,4 @@ def _several(node: Node, base: Node, new: Node, dim: int, hit: Node) -> Node | N
     return call(node, aten.where.self, _along(node, written, dim), spread, base)
 
 
-RULE = Rule("writes as a choice", rewrite)
+RULE = Rule("index-put-as-where", _rewrite)

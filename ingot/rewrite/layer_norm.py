@@ -11,10 +11,10 @@ from ingot.core.fx import same_constant, value_of
 from ingot.rewrite.rule import Rule, in_float
 
 aten = torch.ops.aten
-REASON = "part of a norm: statistics need float"
+REASON = "part of a norm: its statistics need float"
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     if node.target is not aten.layer_norm.default or len(node.args[1]) != 1:  # type: ignore[arg-type]
         return None
     x, (width,), weight, bias, eps = _arguments(node)
@@ -32,11 +32,11 @@ def _arguments(node: Node) -> tuple[Any, Any, Any, Any, Any]:
     return given  # type: ignore[return-value]
 
 
-def mean_over_last(node: Node, x: Node, width: int, more: float = 0.0) -> Node:
-    """The mean over the last axis as a product with a constant vector: backends have that product, not this mean."""
+def mean_over_last(node: Node, x: Node, width: int, eps: float = 0.0) -> Node:
+    """The mean over the last dimension as a linear with constant weights: backends lack this mean."""
     dtype, module = value_of(x).dtype, _module(node)
     shares = same_constant(module, torch.full((1, width), 1.0 / width, dtype=dtype), f"mean_of_{width}", node)
-    bias = [same_constant(module, torch.tensor([more], dtype=dtype), f"number_{more:g}", node)] if more else []
+    bias = [same_constant(module, torch.tensor([eps], dtype=dtype), f"number_{eps:g}", node)] if eps else []
     return in_float(node, REASON, aten.linear.default, x, shares, *bias)
 
 
@@ -44,4 +44,4 @@ def _module(node: Node) -> Any:
     return node.graph.owning_module
 
 
-RULE = Rule("layer norm as products", rewrite)
+RULE = Rule("layer-norm-as-matmul", _rewrite)

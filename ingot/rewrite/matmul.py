@@ -13,7 +13,7 @@ from ingot.rewrite.rule import Rule
 aten = torch.ops.aten
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     if node.target not in (aten.matmul.default, aten.mm.default) or not is_float(node):
         return None
     a, b = node.args
@@ -26,12 +26,12 @@ def _by_constant(node: Node, a: Any, b: Any) -> Node | None:
     weight = constant_of(b)
     if weight is None or weight.dim() != 2:
         return None
-    turned = add_constant(node.graph.owning_module, weight.detach().t().contiguous(), f"{node.name}_weight", node)  # type: ignore[arg-type]
-    return call(node, aten.linear.default, a, turned)
+    transposed = add_constant(node.graph.owning_module, weight.detach().t().contiguous(), f"{node.name}_weight", node)  # type: ignore[arg-type]
+    return call(node, aten.linear.default, a, transposed)
 
 
 def _batched(node: Node, a: Any, b: Any) -> Node | None:
-    """Batch dimensions that agree become one; rows of a against a single b become more rows."""
+    """Equal batch dimensions become one; with a two-dimensional b, the batch of a becomes rows."""
     x, y = list(value_of(a).shape), list(value_of(b).shape)
     if has_symbols(x + y):
         return None
@@ -54,4 +54,4 @@ def _shaped(node: Node, x: Node, shape: list[int]) -> Node:
     return x if list(value_of(x).shape) == shape else call(node, aten.reshape.default, x, shape)
 
 
-RULE = Rule("products in batches", rewrite)
+RULE = Rule("matmul-as-bmm", _rewrite)

@@ -2,7 +2,7 @@
 mean(x, [-1], keepdim=True) -> linear(x, 1/d)
 adaptive_avg_pool2d(x, 1) -> mean(x, [2, 3], keepdim=True)
 
-Pooling kernels keep their dimensions; the pool's own decomposition ends in as_strided for channels-last values.
+Pooling kernels keep their dimensions. ExecuTorch decomposes adaptive_avg_pool2d of a channels-last value to as_strided.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ingot.rewrite.rule import Rule
 aten = torch.ops.aten
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     if node.target is aten.adaptive_avg_pool2d.default and list(node.args[1]) == [1, 1] and value_of(node).dim() == 4:  # type: ignore[arg-type]
         return call(node, aten.mean.dim, node.args[0], [2, 3], True)
     if node.target is not aten.mean.dim or node.kwargs:
@@ -36,7 +36,7 @@ def rewrite(node: Node) -> Node | None:
 
 
 def _over_last(node: Node) -> Node | None:
-    """Of a root mean square norm, say: a product with a constant vector, which backends have."""
+    """As in RMS norm: a linear with constant weights, which backends have."""
     x: Any = node.args[0]
     dims, rank = [d % value_of(x).dim() for d in node.args[1]], value_of(x).dim()  # type: ignore[union-attr,operator]
     if dims != [rank - 1] or has_symbols(value_of(x).shape[-1:]):
@@ -44,4 +44,4 @@ def _over_last(node: Node) -> Node | None:
     return mean_over_last(node, x, value_of(x).shape[-1])
 
 
-RULE = Rule("means keep dimensions", rewrite)
+RULE = Rule("mean-keepdim", _rewrite)

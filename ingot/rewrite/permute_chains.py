@@ -1,7 +1,7 @@
-"""permute(reshape(permute(x, ..), ..), ..) -> reshape(permute(reshape(x, ..), ..), ..), with as few steps as will do
+"""permute(reshape(permute(x, ..), ..), ..) -> reshape(permute(reshape(x, ..), ..), ..), with as few ops as possible
 
-A chain of reshapes and permutes reads the elements of x in the order of some digits of their number: digits that stay
-together are one dimension of the one permute that is left.
+A chain of reshapes and permutes reads the elements of x in nested loops of constant stride. Each loop is one dimension
+of the one permute that replaces the chain.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from ingot.core.fx import call, has_symbols, value_of
 from ingot.rewrite.rule import Rule
 
 aten = torch.ops.aten
-STEPS = (aten.reshape.default, aten.permute.default)  # normal form moves by these, slices and joins
+_CHAIN_OPS = (aten.reshape.default, aten.permute.default)  # canonical programs move data by these, slice and cat only
 
 
 @dataclass(frozen=True)
-class Digit:
-    """One loop over the source, `size` steps of `stride` elements."""
+class _Loop:
+    """One loop over the source: `size` steps of `stride` elements."""
 
     size: int
     stride: int
 
 
 @dataclass(frozen=True)
-class Move:
-    """reshape to `shape`, permute by `order`, reshape to `to`; what would change nothing is left out."""
+class _ReshapePermute:
+    """reshape to `shape`, permute by `order`, reshape to `to`; ops without effect are not emitted."""
 
     source: tuple[int, ...]
     shape: tuple[int, ...]
@@ -44,47 +44,47 @@ class Move:
         return tuple(self.shape[i] for i in self.order)
 
     @property
-    def turns(self) -> bool:
+    def permutes(self) -> bool:
         return self.order != tuple(range(len(self.order)))
 
     @property
-    def steps(self) -> int:
-        return (self.shape != self.source) + self.turns + (self.permuted != self.to)
+    def op_count(self) -> int:
+        return (self.shape != self.source) + self.permutes + (self.permuted != self.to)
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     chain = _chain(node)
-    if len(chain) < 2 or _goes_on(node):
+    if len(chain) < 2 or _continues(node):
         return None
     x: Any = chain[0].args[0]
     if has_symbols(value_of(x).shape) or value_of(x).numel() < 2:
         return None
-    best = _best(chain, x)
-    return _made(node, x, best) if best is not None and best.steps < len(chain) else None
+    best = _shortest(chain, x)
+    return _emit(node, x, best) if best is not None and best.op_count < len(chain) else None
 
 
 def _chain(node: Node) -> list[Node]:
-    """The reshapes and permutes that end in `node`, each read by the next one only."""
-    chain = [node] if node.target in STEPS else []
-    while chain and _goes_on(chain[0].args[0]):
+    """The reshapes and permutes that end in `node`, each with the next one as its only consumer."""
+    chain = [node] if node.target in _CHAIN_OPS else []
+    while chain and _continues(chain[0].args[0]):
         chain.insert(0, chain[0].args[0])  # type: ignore[arg-type]
     return chain
 
 
-def _goes_on(arg: Any) -> bool:
-    """A step whose only reader is another step."""
-    step = isinstance(arg, Node) and arg.target in STEPS and len(arg.users) == 1
-    return step and next(iter(arg.users)).target in STEPS
+def _continues(arg: Any) -> bool:
+    """A reshape or permute whose only consumer is another one."""
+    step = isinstance(arg, Node) and arg.target in _CHAIN_OPS and len(arg.users) == 1
+    return step and next(iter(arg.users)).target in _CHAIN_OPS
 
 
-def _best(chain: list[Node], x: Node) -> Move | None:
+def _shortest(chain: list[Node], x: Node) -> _ReshapePermute | None:
     source, to = tuple(value_of(x).shape), tuple(value_of(chain[-1]).shape)
     numbered = torch.arange(value_of(x).numel()).reshape(source)
     places = _run(chain, numbered).reshape(-1)
-    cuts = [((), ()), (_bounds(to), ()), ((), _bounds(source)), (_bounds(to), _bounds(source))]
-    moves = [_seated(_move(_digits(places, *c), source, to)) for c in cuts]
-    sound = [m for m in moves if torch.equal(_moved(m, numbered), places)]
-    return min(sound, key=lambda m: (m.steps, len(m.shape)), default=None)
+    bounds = [((), ()), (_dim_strides(to), ()), ((), _dim_strides(source)), (_dim_strides(to), _dim_strides(source))]
+    moves = [_place_unit_dims(_from_loops(_loops(places, *c), source, to)) for c in bounds]
+    sound = [m for m in moves if torch.equal(_applied(m, numbered), places)]
+    return min(sound, key=lambda m: (m.op_count, len(m.shape)), default=None)
 
 
 def _run(chain: list[Node], x: torch.Tensor) -> torch.Tensor:
@@ -93,70 +93,70 @@ def _run(chain: list[Node], x: torch.Tensor) -> torch.Tensor:
     return x
 
 
-def _moved(move: Move, x: torch.Tensor) -> torch.Tensor:
+def _applied(move: _ReshapePermute, x: torch.Tensor) -> torch.Tensor:
     fits = x.numel() == torch.Size(move.shape).numel()
     return x.reshape(move.shape).permute(move.order).reshape(-1) if fits else x.new_empty(0)
 
 
-def _bounds(shape: Sequence[int]) -> tuple[int, ...]:
-    """How many elements lie inside each dimension: (2, 3, 4) -> (4, 12, 24)"""
+def _dim_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Elements up to and including each dimension, from the last: (2, 3, 4) -> (4, 12, 24)"""
     return tuple(accumulate(reversed(shape), mul))
 
 
-def _digits(places: torch.Tensor, cuts: Sequence[int], source_cuts: Sequence[int]) -> list[Digit]:
-    """The loops that read `places`, outermost first, none of which crosses a cut."""
-    digits, block = list[Digit](), 1
+def _loops(places: torch.Tensor, bounds: Sequence[int], source_bounds: Sequence[int]) -> list[_Loop]:
+    """The loops that read `places`, outermost first. No loop crosses a bound."""
+    digits, block = list[_Loop](), 1
     while block < len(places):
         stride = int(places[block])
-        size = _whole(_whole(_repeats(places[::block], stride), block, cuts), stride, source_cuts)
-        digits.insert(0, Digit(size, stride))
+        size = _loop_size(_loop_size(_run_length(places[::block], stride), block, bounds), stride, source_bounds)
+        digits.insert(0, _Loop(size, stride))
         block *= size
     return digits
 
 
-def _repeats(places: torch.Tensor, stride: int) -> int:
-    """How many of them are 0, stride, 2 * stride …"""
+def _run_length(places: torch.Tensor, stride: int) -> int:
+    """The length of the prefix 0, stride, 2 * stride …"""
     other = (places != torch.arange(len(places)) * stride).nonzero()
     return int(other[0]) if len(other) else len(places)
 
 
-def _whole(size: int, step: int, cuts: Sequence[int]) -> int:
-    """As many steps as reach the next cut."""
-    reach = next((c for c in cuts if c > step), None)
+def _loop_size(size: int, step: int, bounds: Sequence[int]) -> int:
+    """The steps up to the next bound."""
+    reach = next((c for c in bounds if c > step), None)
     return size if reach is None else max(min(size, reach // step), 2)
 
 
-def _move(digits: list[Digit], source: tuple[int, ...], to: tuple[int, ...]) -> Move:
+def _from_loops(digits: list[_Loop], source: tuple[int, ...], to: tuple[int, ...]) -> _ReshapePermute:
     ranked = sorted(digits, key=lambda d: -d.stride)
-    return Move(source, tuple(d.size for d in ranked), tuple(ranked.index(d) for d in digits), to)
+    return _ReshapePermute(source, tuple(d.size for d in ranked), tuple(ranked.index(d) for d in digits), to)
 
 
-def _seated(move: Move) -> Move:
-    """Dimensions of one element go where they save a reshape: as in the source, or as in the target."""
-    enters, leaves = move.shape == _squeezed(move.source), move.permuted == _squeezed(move.to)
-    if enters and (not leaves or move.source.count(1) == move.to.count(1)):
-        return _wider(move, move.source, leaves)
-    return _wider(move, (1,) * move.to.count(1) + move.shape, True) if leaves else move
+def _place_unit_dims(move: _ReshapePermute) -> _ReshapePermute:
+    """Insert dimensions of size 1 where they save a reshape: as in the source, or as in the result."""
+    from_source, to_target = move.shape == _squeezed(move.source), move.permuted == _squeezed(move.to)
+    if from_source and (not to_target or move.source.count(1) == move.to.count(1)):
+        return _with_unit_dims(move, move.source, to_target)
+    return _with_unit_dims(move, (1,) * move.to.count(1) + move.shape, True) if to_target else move
 
 
-def _wider(move: Move, shape: tuple[int, ...], leaves: bool) -> Move:
-    """The same move with dimensions of one element, in their places in the target if it `leaves` as that."""
-    ones, seats = ([i for i, s in enumerate(shape) if (s == 1) is one] for one in (True, False))
-    free, taken = iter(ones), iter(seats[i] for i in move.order)
-    order = (next(free if s == 1 else taken) for s in move.to) if leaves else (*free, *taken)
-    return Move(move.source, shape, tuple(order), move.to)
+def _with_unit_dims(move: _ReshapePermute, shape: tuple[int, ...], matches_target: bool) -> _ReshapePermute:
+    """The same with dimensions of size 1; at their positions in `to` if `matches_target`."""
+    ones, others = ([i for i, s in enumerate(shape) if (s == 1) is one] for one in (True, False))
+    free, taken = iter(ones), iter(others[i] for i in move.order)
+    order = (next(free if s == 1 else taken) for s in move.to) if matches_target else (*free, *taken)
+    return _ReshapePermute(move.source, shape, tuple(order), move.to)
 
 
 def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(s for s in shape if s != 1)
 
 
-def _made(node: Node, x: Node, move: Move) -> Node:
+def _emit(node: Node, x: Node, move: _ReshapePermute) -> Node:
     if move.shape != move.source:
         x = call(node, aten.reshape.default, x, list(move.shape))
-    if move.turns:
+    if move.permutes:
         x = call(node, aten.permute.default, x, list(move.order))
     return x if move.permuted == move.to else call(node, aten.reshape.default, x, list(move.to))
 
 
-RULE = Rule("one move for several", rewrite)
+RULE = Rule("merge-permute-chains", _rewrite)

@@ -1,7 +1,7 @@
 """sum(x, dims) -> reshape(linear(permute(x), ones))
 linalg_vector_norm(x, 2, dims) -> sqrt(sum(x * x, dims))
 
-Pooling over tokens and lengths of vectors: backends have the product, not the sum.
+Used for pooling over tokens and for vector norms. Backends have linear, but not this sum.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from ingot.core.fx import call, has_symbols, same_constant, value_of
 from ingot.rewrite.rule import Rule, in_float
 
 aten = torch.ops.aten
-REASON = "part of a sum: a long one needs float"
+REASON = "part of a sum: a sum of many terms needs float"
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     if node.kwargs or node.target not in (aten.sum.dim_IntList, aten.linalg_vector_norm.default):
         return None
     x, *rest = node.args
@@ -30,12 +30,12 @@ def rewrite(node: Node) -> Node | None:
     if value_of(x).dtype != torch.float32:  # type: ignore[arg-type]
         return None
     if power is None:
-        return _total(node, x, dims)
+        return _sum_as_linear(node, x, dims)
     square = in_float(node, REASON, aten.mul.Tensor, x, x)
-    return in_float(node, REASON, aten.sqrt.default, _total(node, square, dims))
+    return in_float(node, REASON, aten.sqrt.default, _sum_as_linear(node, square, dims))
 
 
-def _total(node: Node, x: Any, dims: list[int]) -> Node:
+def _sum_as_linear(node: Node, x: Any, dims: list[int]) -> Node:
     shape, rank = value_of(x).shape, value_of(x).dim()
     last = sorted(d % rank for d in dims)
     kept = [d for d in range(rank) if d not in last]
@@ -49,4 +49,4 @@ def _total(node: Node, x: Any, dims: list[int]) -> Node:
     return call(node, aten.reshape.default, total, list(value_of(node).shape))
 
 
-RULE = Rule("sums as products", rewrite)
+RULE = Rule("sum-as-matmul", _rewrite)

@@ -1,4 +1,4 @@
-"""rms_norm(x, [n], weight, eps) -> x * rsqrt(mean(x * x) + eps) * weight, which is fused into one shader again"""
+"""rms_norm(x, [n], weight, eps) -> x * rsqrt(mean(x * x) + eps) * weight, which Vulkan fuses into one shader"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ingot.rewrite.rule import Rule
 aten = torch.ops.aten
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     if node.target is not aten.rms_norm.default or len(node.args[1]) != 1:  # type: ignore[arg-type]
         return None
     x, _, weight, eps = (*node.args, None, None)[:4]
@@ -21,4 +21,4 @@ def rewrite(node: Node) -> Node | None:
     return made if weight is None else call(node, aten.mul.Tensor, made, weight)
 
 
-RULE = Rule("rms norm as products", rewrite)
+RULE = Rule("rms-norm-decomposed", _rewrite)

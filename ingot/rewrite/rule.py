@@ -1,4 +1,4 @@
-"""What a rewriting rule is."""
+"""Rewrite rules on single ops."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ingot.core.fx import call, calls, replace, source_of, value_name, value_of
 
 @dataclass(frozen=True)
 class Rule:
-    """`rewrite(node)` returns the node that takes its place, or None where the rule does not match."""
+    """`rewrite(node)` returns the replacement of a node, or None if the rule does not match."""
 
     name: str
     rewrite: Callable[[Node], Node | None]
 
     def apply(self, module: GraphModule) -> list[str]:
-        """Rewrite everywhere; the places, in the user's terms."""
+        """Rewrite all matches; returns them as node names with the user's source lines."""
         places = []
         for node in calls(module):
             new = self.rewrite(node) if _is_float32(node) else None
@@ -31,19 +31,19 @@ class Rule:
 
 
 def in_float(node: Node, reason: str, target: Any, *args: Any) -> Node:
-    """Insert `target(*args)` before `node`, to be computed in float for the given reason."""
+    """Insert `target(*args)` before `node`, planned in float for the given reason."""
     new = call(node, target, *args)
     new.meta["ingot_float"] = reason
     return new
 
 
 def _is_float32(node: Node) -> bool:
-    """Rules are written and checked for float32; elsewhere their order of rounding could show."""
+    """Rules are checked in float32; in other dtypes a new order of operations may change the result."""
     val = value_of(node)
     return isinstance(val, torch.Tensor) and val.dtype == torch.float32
 
 
 def _take_place(node: Node, new: Node) -> None:
-    """The value keeps its identity: what was recorded under the old name holds for the new node."""
+    """The new node keeps the value's name: recorded statistics stay valid."""
     new.meta["ingot_value"] = value_name(node)
     replace(node, new)

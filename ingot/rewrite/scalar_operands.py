@@ -1,4 +1,4 @@
-"""add(x, 2.0), mul(x, 2.0) … -> the same with a constant tensor: a number has no scale, a tensor can have one."""
+"""add(x, 2.0), mul(x, 2.0) … -> the same op with a constant tensor, which can be quantized; a number cannot"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ingot.core.fx import add_constant, call, is_float, value_of
 from ingot.rewrite.rule import Rule
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     at = _scalar_in_place_of_tensor(node)
     if at is None or not is_float(node) or node.kwargs:
         return None
@@ -23,11 +23,11 @@ def rewrite(node: Node) -> Node | None:
 
 
 def _scalar_in_place_of_tensor(node: Node) -> int | None:
-    """The position where the schema says Tensor and the model gives a python number."""
+    """The position of a Python number where the schema expects a Tensor."""
     schema = getattr(node.target, "_schema", None)
     arguments = schema.arguments[: len(node.args)] if schema else []
     found = [i for i, a in enumerate(arguments) if str(a.type) == "Tensor" and isinstance(node.args[i], (int, float))]
     return found[0] if found else None
 
 
-RULE = Rule("numbers as constants", rewrite)
+RULE = Rule("scalar-as-constant", _rewrite)

@@ -13,7 +13,7 @@ from ingot.rewrite.rule import Rule
 aten = torch.ops.aten
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     if node.target is not aten.slice_scatter.default or has_symbols(value_of(node).shape) or _writes_state(node):
         return None
     base, src, dim, start, end, step = _arguments(node)
@@ -21,7 +21,7 @@ def rewrite(node: Node) -> Node | None:
         return None
     size = value_of(node).shape[dim]
     start, end = (_clamped(i, size) for i in (start or 0, size if end is None else end))
-    parts = [_piece(node, base, dim, 0, start), src, _piece(node, base, dim, end, size)]
+    parts = [_part(node, base, dim, 0, start), src, _part(node, base, dim, end, size)]
     parts = [p for p in parts if p is not None]
     return call(node, aten.cat.default, parts, dim) if len(parts) > 1 else call(node, aten.clone.default, src)
 
@@ -37,12 +37,12 @@ def _clamped(index: int, size: int) -> int:
 
 
 def _writes_state(node: Node) -> bool:
-    """A cache update is left as it is: it ends in a write to the buffer, not in a value."""
+    """A cache update ends in a write to the buffer: it is not rewritten."""
     return is_state(node.args[0]) and any(u.target is aten.copy_.default for u in node.users)  # type: ignore[arg-type]
 
 
-def _piece(before: Node, x: Any, dim: int, start: int, end: int) -> Node | None:
-    """x[start:end] along dim; nothing where empty, x itself where it is all of it, folded where x is a constant."""
+def _part(before: Node, x: Any, dim: int, start: int, end: int) -> Node | None:
+    """x[start:end] along dim; None if empty, x if complete, a new constant if x is one."""
     if start >= end:
         return None
     if (start, end) == (0, value_of(x).shape[dim]):
@@ -54,4 +54,4 @@ def _piece(before: Node, x: Any, dim: int, start: int, end: int) -> Node | None:
     return call(before, aten.slice.Tensor, x, dim, start, end)
 
 
-RULE = Rule("slice assignment as cat", rewrite)
+RULE = Rule("slice-scatter-as-cat", _rewrite)

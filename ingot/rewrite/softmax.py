@@ -1,7 +1,7 @@
 """softmax(x, 3) of four dimensions -> reshape(softmax(reshape(x, [n * c, h, w]), 2), [n, c, h, w])
 
-XNNPACK keeps what comes from a convolution or a pool channels-last, and takes the softmax over the last axis in memory:
-the channels. A value of three dimensions has only one layout.
+XNNPACK keeps the output of a convolution or a pool channels-last and computes softmax over the last axis in memory: the
+channels. A tensor of three dimensions has only one layout.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ingot.rewrite.rule import Rule
 aten = torch.ops.aten
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     if node.target is not aten.softmax.int or node.args[1] not in (3, -1) or value_of(node).dim() != 4:
         return None
     x: Any = node.args[0]
@@ -29,20 +29,20 @@ def rewrite(node: Node) -> Node | None:
 
 
 def _may_be_channels_last(value: Node) -> bool:
-    """Unless it comes, element by element, from inputs, constants and values that were just reshaped."""
-    waiting, seen = [value], {value}
-    while waiting:
-        node = waiting.pop()
+    """False if pointwise ops compute it from inputs, constants and results of reshapes only."""
+    queue, seen = [value], {value}
+    while queue:
+        node = queue.pop()
         if node.op != "call_function" or node.target is aten.reshape.default:
             continue
         if torch.Tag.pointwise not in getattr(node.target, "tags", ()):
             return True
-        whole = [
+        sources = [
             n for n in node.all_input_nodes if value_of(n).shape == value_of(value).shape
-        ]  # not a mask or a number
-        waiting += [n for n in whole if n not in seen]
-        seen.update(whole)
+        ]  # without broadcast operands
+        queue += [n for n in sources if n not in seen]
+        seen.update(sources)
     return False
 
 
-RULE = Rule("softmax in one layout", rewrite)
+RULE = Rule("softmax-in-3d", _rewrite)

@@ -14,8 +14,8 @@ aten = torch.ops.aten
 REASON = "part of a softplus: exp and log need float"
 
 
-def rewrite(node: Node) -> Node | None:
-    """Decomposed as usual it compares and chooses, on the host. This form is as exact and stays inside."""
+def _rewrite(node: Node) -> Node | None:
+    """ExecuTorch's decomposition uses where, which runs on the host. This form is as exact and is delegated."""
     if node.target is not aten.softplus.default or len(node.args) > 1 or not is_float(node):
         return None
     x: Any = node.args[0]
@@ -31,4 +31,4 @@ def rewrite(node: Node) -> Node | None:
     return in_float(node, REASON, aten.add.Tensor, in_float(node, REASON, aten.relu.default, x), tail)
 
 
-RULE = Rule("softplus without a choice", rewrite)
+RULE = Rule("softplus-decomposed", _rewrite)

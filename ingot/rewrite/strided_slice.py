@@ -1,4 +1,4 @@
-"""x[k::s] -> reshape(reshape(x, [n / s, s])[:, k]): backends slice in steps of one"""
+"""x[k::s] -> reshape(reshape(x, [n / s, s])[:, k]): backends only slice with step 1"""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ingot.rewrite.rule import Rule
 aten = torch.ops.aten
 
 
-def rewrite(node: Node) -> Node | None:
-    """Along one dimension, where the step divides it and the slice runs to its end."""
+def _rewrite(node: Node) -> Node | None:
+    """Only if the step divides the dimension and the slice runs to its end."""
     if node.target is not aten.slice.Tensor or len(node.args) < 5 or node.args[4] == 1:
         return None
     given: tuple[Any, ...] = node.args
@@ -32,4 +32,4 @@ def _runs_to_the_end(size: int, start: Any, end: Any, step: Any) -> bool:
     return size % step == 0 and 0 <= (start or 0) < step and (end is None or end >= size)
 
 
-RULE = Rule("strided slices as plain ones", rewrite)
+RULE = Rule("strided-slice-as-reshape", _rewrite)

@@ -13,8 +13,8 @@ from ingot.rewrite.rule import Rule
 aten = torch.ops.aten
 
 
-def rewrite(node: Node) -> Node | None:
-    """Whole factors only: each element stands s times in a row, in both directions."""
+def _rewrite(node: Node) -> Node | None:
+    """Integer factors only: each element is repeated s times along height and width."""
     if node.target is not aten.upsample_nearest2d.vec:
         return None
     x: Any = node.args[0]
@@ -29,9 +29,9 @@ def rewrite(node: Node) -> Node | None:
 
 
 def _repeated(node: Node, x: Node, shape: list[int], dim: int, times: int) -> Node:
-    """Each copy is a reshape of its own: a cat of one node with itself is refused by XNNPACK's partitioner."""
+    """Each copy is a separate reshape: XNNPACK's partitioner refuses a cat of a node with itself."""
     copies = [call(node, aten.reshape.default, x, shape) for _ in range(times)]
     return call(node, aten.cat.default, copies, dim) if times > 1 else copies[0]
 
 
-RULE = Rule("nearest upsampling as copies", rewrite)
+RULE = Rule("upsample-nearest-as-cat", _rewrite)

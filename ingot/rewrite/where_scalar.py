@@ -1,4 +1,4 @@
-"""where(truth, 0.0, x) -> where(truth, constant, x): a number would be made a tensor on the host"""
+"""where(condition, 0.0, x) -> where(condition, constant, x): the host would convert the number to a tensor"""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ingot.rewrite.rule import Rule
 aten = torch.ops.aten
 
 
-def rewrite(node: Node) -> Node | None:
+def _rewrite(node: Node) -> Node | None:
     if node.target not in (aten.where.Scalar, aten.where.ScalarSelf, aten.where.ScalarOther):
         return None
     return call(node, aten.where.self, node.args[0], *(_tensor(node, a) for a in node.args[1:]))
@@ -27,4 +27,4 @@ def _tensor(node: Node, arg: Any) -> Any:
     return same_constant(module, tensor, f"number_{arg}_{tensor.dim()}", node)
 
 
-RULE = Rule("numbers to choose from as constants", rewrite)
+RULE = Rule("where-scalar-as-constant", _rewrite)

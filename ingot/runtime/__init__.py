@@ -1,1 +1,1 @@
-"""ExecuTorch's runtime: bindings, a worker process, programs run segment by segment."""
+"""ExecuTorch's runtime: its bindings, a worker process, and programs run segment by segment."""

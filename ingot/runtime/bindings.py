@@ -1,4 +1,4 @@
-"""ExecuTorch's runtime without its exporter, which `executorch.runtime` imports: five seconds and 130 MB."""
+"""ExecuTorch's pybindings without `executorch.runtime`, which imports the exporter: five seconds and 130 MB."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 
-def runtime() -> Any:
-    import executorch.kernels.quantized  # noqa: F401  registers the quantized kernels with it
+def runtime_bindings() -> Any:
+    import executorch.kernels.quantized  # noqa: F401  registers the quantized kernels
 
     try:
         from executorch.extension.pybindings import _C as found
@@ -16,7 +16,7 @@ def runtime() -> Any:
     return found
 
 
-def load(path: Path, method: str) -> tuple[Any, Any]:
-    """A program and a method to call: its methods share the memory of their buffers, and it must outlive them."""
-    program = runtime()._load_program(str(path))
+def load_method(path: Path, method: str) -> tuple[Any, Any]:
+    """A program and one of its methods. The program owns the buffers of its methods and must outlive them."""
+    program = runtime_bindings()._load_program(str(path))
     return program, program.load_method(method)

@@ -1,10 +1,10 @@
-"""Run a .pte in a child process, so that a native crash or a hang becomes a sentence and not a dead interpreter.
+"""Runs a .pte in a worker process: a native crash or a hang becomes an ArtefactError.
 
 One worker serves all calls of this process, because its imports take a second. It is replaced after a crash or a hang,
-closed at exit, and ends by itself when its standard input does, that is, with its parent.
+stopped at exit, and ends by itself at the end of its standard input, that is, with its parent.
 
-A request is one JSON line in, and one JSON line out for each batch. Tensors and the program travel as files in a folder
-of the worker's own, so that strides (channels-last) arrive as they were.
+Protocol: one JSON line for each request, one JSON line for each batch of the answer. The program and the tensors are
+files in a folder of the worker, which keeps their strides (channels-last).
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from ingot.core.versions import install_line
 from ingot.errors import ArtefactError
-from ingot.runtime.bindings import load, runtime
+from ingot.runtime.worker_process import TRACE_FILE, load_tensors, write_message
 
-STARTING = 120.0  # seconds a worker may take to import the runtime
-TRACE = "trace.etdp"
-GRACE = 10  # seconds after the limit at which an orphan that hangs is ended by its own alarm
-# The child sees what the parent sees: -m would put the current folder first, and miss a package found in another way.
-START = (
+START_TIMEOUT = 120.0  # seconds for the imports of the worker
+ORPHAN_GRACE = 10  # seconds after the timeout until a hanging worker without a parent ends itself
+# The worker gets the parent's sys.path: -m would put the current folder first and miss entries added at run time.
+BOOTSTRAP = (
     "import os, sys; sys.path[:] = sys.argv[1].split(os.pathsep); "
-    "from ingot.runtime.worker import main; main(sys.argv[2])"
+    "from ingot.runtime.worker_process import worker_main; worker_main(sys.argv[2])"
 )
 
 
@@ -48,41 +48,41 @@ def run_pte(
     fresh: bool = True,
     method: str = "forward",
 ) -> list[list[Tensor]]:
-    """The outputs of the program for each batch.
+    """The outputs of the program by batch.
 
-    `fresh` loads the program anew for each batch, so that its mutable buffers start from their initial state.
-    `timeout` is in seconds and for each batch, loading included.
+    `fresh` loads the program again for each batch, so that its mutable buffers start from their initial state.
+    `timeout` is in seconds for each batch, including loading.
     """
-    return _served(lambda: _worker().run(pte, batches, timeout, fresh, method))
+    return _with_worker(lambda: _ready_worker().run(pte, batches, timeout, fresh, method))
 
 
 def trace_pte(pte: bytes, batch: tuple[Any, ...], runs: int, *, timeout: float = 120) -> bytes:
-    """What the runtime's profiler saw of some runs of one batch: an ETDump."""
-    return _served(lambda: _worker().trace(pte, batch, runs, timeout))
+    """The ETDump of `runs` profiled runs of one batch."""
+    return _with_worker(lambda: _ready_worker().trace(pte, batch, runs, timeout))
 
 
-def begin() -> None:
-    """Its imports, while there is other work to do. Who needs it is told if that fails."""
+def start_worker() -> None:
+    """Start the worker's imports in the background. A failure is raised by the first run."""
     with suppress(ArtefactError):
-        _served(_begun)
+        _with_worker(_started_worker)
 
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-def _served(work: Callable[[], T]) -> T:
+def _with_worker(work: Callable[[], _T]) -> _T:
     with _lock:
         try:
             return work()
-        except _Refused as e:  # the worker itself is well
+        except _Refused as e:  # the worker still works
             raise ArtefactError(e.what, why=e.why, hint=e.hint) from None
-        except BaseException:  # also Ctrl-C: whatever it still answers belongs to nobody
-            close()
+        except BaseException:  # also Ctrl-C: later answers would belong to this request
+            stop_worker()
             raise
 
 
 class _Refused(Exception):
-    """The runtime said no, in a Python exception."""
+    """The runtime raised a Python exception."""
 
     def __init__(self, what: str, why: str, hint: str):
         self.what, self.why, self.hint = what, why, hint
@@ -92,61 +92,61 @@ class _Worker:
     def __init__(self) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ingot-child-"))
         self.log, self.ready = self.folder / "log", False
-        command = [sys.executable, "-c", START, os.pathsep.join(sys.path), str(self.folder)]
-        with self.log.open("ab") as log:  # appending, so that it can be emptied between requests
+        command = [sys.executable, "-c", BOOTSTRAP, os.pathsep.join(sys.path), str(self.folder)]
+        with self.log.open("ab") as log:  # append mode, so that it can be truncated between requests
             self.process = subprocess.Popen(
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
             )
 
     def wait_until_ready(self) -> None:
-        self._answer(
-            STARTING, "the runtime did not start", "is executorch installed whole? pip install executorch==1.5.1"
-        )
+        self._receive(START_TIMEOUT, "the runtime did not start", f"reinstall ExecuTorch: {install_line('executorch')}")
         self.ready = True
 
     def run(
         self, pte: bytes, batches: Sequence[tuple[Any, ...]], timeout: float, fresh: bool, method: str
     ) -> list[list[Tensor]]:
         os.truncate(self.log, 0)
-        self._hand_over(pte, batches)
-        self._ask({"batches": len(batches), "fresh": fresh, "method": method, "seconds": math.ceil(timeout) + GRACE})
+        self._write_files(pte, batches)
+        self._send(
+            {"batches": len(batches), "fresh": fresh, "method": method, "seconds": math.ceil(timeout) + ORPHAN_GRACE}
+        )
         return [self._outputs(i, timeout) for i in range(len(batches))]
 
     def trace(self, pte: bytes, batch: tuple[Any, ...], runs: int, timeout: float) -> bytes:
         os.truncate(self.log, 0)
-        self._hand_over(pte, [batch])
-        self._ask({"trace": runs, "seconds": math.ceil(timeout) + GRACE})
-        answer = self._answer(timeout, "the program was not traced", _HINTS["crash"])
+        self._write_files(pte, [batch])
+        self._send({"trace": runs, "seconds": math.ceil(timeout) + ORPHAN_GRACE})
+        answer = self._receive(timeout, "the program was not traced", _HINTS["crash"])
         if "error" in answer:
             raise _Refused("the program was not traced", self._why(answer["error"]), _HINTS["run"])
-        return (self.folder / TRACE).read_bytes()
+        return (self.folder / TRACE_FILE).read_bytes()
 
-    def _hand_over(self, pte: bytes, batches: Sequence[tuple[Any, ...]]) -> None:
+    def _write_files(self, pte: bytes, batches: Sequence[tuple[Any, ...]]) -> None:
         program = self.folder / "program.pte"
-        program.unlink(missing_ok=True)  # never written into: the worker may have the old one mapped
+        program.unlink(missing_ok=True)  # a new file: the worker may have the old one mapped
         try:
             program.write_bytes(pte)
             for i, batch in enumerate(batches):
                 torch.save([_portable(x) for x in batch], self.folder / f"in{i}.pt")
-        except (OSError, RuntimeError) as e:  # torch.save tells of a full disk with the latter
-            hint = f"free some space in {self.folder.parent}, or name another folder in TMPDIR"
-            raise ArtefactError("could not hand the program to the runtime", why=str(e), hint=hint) from e
+        except (OSError, RuntimeError) as e:  # torch.save raises RuntimeError if the disk is full
+            hint = f"free space in {self.folder.parent}, or set TMPDIR to another folder"
+            raise ArtefactError("the program could not be written for the runtime", why=str(e), hint=hint) from e
 
-    def _ask(self, request: dict[str, Any]) -> None:
+    def _send(self, request: dict[str, Any]) -> None:
         try:
-            _write(self.process.stdin, request)
+            write_message(self.process.stdin, request)
         except OSError as e:
             raise self._ended("the program did not run", _HINTS["crash"]) from e
 
     def _outputs(self, i: int, timeout: float) -> list[Tensor]:
-        answer = self._answer(timeout, f"the program did not get through batch {i}", _HINTS["crash"])
+        answer = self._receive(timeout, f"the program did not finish batch {i}", _HINTS["crash"])
         if "error" in answer:
             what = f"the program does not {answer['stage']}" + (f" on batch {i}" if answer["stage"] == "run" else "")
             raise _Refused(what, self._why(answer["error"]), _HINTS[answer["stage"]])
-        return _take(self.folder / f"out{i}.pt")
+        return load_tensors(self.folder / f"out{i}.pt")
 
-    def _answer(self, timeout: float, what: str, hint: str) -> dict[str, Any]:
-        """The next line. The limit works by ending the worker, which ends its line: no waiting on two things."""
+    def _receive(self, timeout: float, what: str, hint: str) -> dict[str, Any]:
+        """The next line. A timer kills the worker at the timeout, which also ends the read."""
         expired = threading.Event()
         timer = threading.Timer(timeout, self._expire, (expired,))
         timer.daemon = True
@@ -155,8 +155,8 @@ class _Worker:
         timer.cancel()
         timer.join()
         if expired.is_set():
-            hint = "raise the limit if the program is merely slow; a hang is the backend's"
-            raise ArtefactError(what, why=self._why(f"it took more than {timeout:g} seconds and was ended"), hint=hint)
+            hint = "raise the timeout if the program is slow; a hang is a bug in the backend"
+            raise ArtefactError(what, why=self._why(f"it took more than {timeout:g} seconds and was killed"), hint=hint)
         if not line.endswith(b"\n"):
             raise self._ended(what, hint)
         return json.loads(line)
@@ -167,7 +167,7 @@ class _Worker:
 
     def _ended(self, what: str, hint: str) -> ArtefactError:
         code = self.process.wait()
-        return ArtefactError(what, why=self._why(f"the runtime ended by {_cause(code)}"), hint=hint)
+        return ArtefactError(what, why=self._why(f"the runtime ended with {_exit_reason(code)}"), hint=hint)
 
     def _why(self, reason: str) -> str:
         lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
@@ -182,129 +182,63 @@ class _Worker:
 
 
 _HINTS = {
-    "crash": "a damaged file or a bug of the backend: lower it again, or without the delegate",
-    "load": "is it a whole .pte, lowered for a backend and with kernels that this runtime has?",
-    "run": "give it the inputs it was lowered for: as many, of the same shapes and dtypes",
+    "crash": "the file is damaged or the backend has a bug: lower it again, or without the delegate",
+    "load": "check that the .pte is complete, and that this runtime has its backend and kernels",
+    "run": "give the inputs that it was lowered for: the same number, shapes and dtypes",
 }
 _lock = threading.RLock()
-_live: _Worker | None = None
+_current: _Worker | None = None
 
 
-def _worker() -> _Worker:
-    worker = _begun()
+def _ready_worker() -> _Worker:
+    worker = _started_worker()
     if not worker.ready:
         worker.wait_until_ready()
     return worker
 
 
-def _begun() -> _Worker:
-    global _live
-    if _live is not None and _live.process.poll() is not None:
-        close()
-    if _live is None:
-        _live = _started()
-    return _live
+def _started_worker() -> _Worker:
+    global _current
+    if _current is not None and _current.process.poll() is not None:
+        stop_worker()
+    if _current is None:
+        _current = _spawn()
+    return _current
 
 
-def _started() -> _Worker:
+def _spawn() -> _Worker:
     try:
         return _Worker()
     except OSError as e:
-        hint = f"free some space in {tempfile.gettempdir()}, or name another folder in TMPDIR"
+        hint = f"free space in {tempfile.gettempdir()}, or set TMPDIR to another folder"
         raise ArtefactError("the runtime did not start", why=str(e), hint=hint) from e
 
 
 @atexit.register
-def close() -> None:
-    """End the worker, if there is one."""
-    global _live
-    worker, _live = _live, None
+def stop_worker() -> None:
+    """Stop the worker, if there is one."""
+    global _current
+    worker, _current = _current, None
     if worker is not None:
         worker.close()
 
 
-def _forget() -> None:
-    """After a fork the worker is the parent's: answers must not be read by two."""
-    global _live, _lock
-    _live, _lock = None, threading.RLock()
+def _reset_after_fork() -> None:
+    """After a fork the worker belongs to the parent: two readers would mix up its answers."""
+    global _current, _lock
+    _current, _lock = None, threading.RLock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 def _portable(x: Any) -> Any:
-    # A clone keeps dense strides, and drops the rest of a storage of which this is a slice.
+    # A clone keeps dense strides and copies a slice without the rest of its storage.
     return x.detach().cpu().clone(memory_format=torch.preserve_format) if isinstance(x, Tensor) else x
 
 
-def _take(path: Path) -> list[Any]:
-    tensors = torch.load(path, weights_only=True)
-    path.unlink()
-    return tensors
-
-
-def _cause(code: int) -> str:
+def _exit_reason(code: int) -> str:
     if code >= 0:
         return f"exit code {code}"
     return f"signal {signal.Signals(-code).name}" + (" (out of memory?)" if -code == signal.SIGKILL else "")
-
-
-def _write(stream: IO[bytes] | None, message: dict[str, Any]) -> None:
-    assert stream is not None
-    stream.write(json.dumps(message).encode() + b"\n")
-    stream.flush()
-
-
-# ---- from here on: inside the child ----
-
-
-def main(folder: str) -> None:
-    # Native code prints where it likes: the real standard output is for answers only.
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    runtime()  # its imports
-    _write(answers, {"ready": True})
-    for line in sys.stdin:
-        request = json.loads(line)
-        (_trace if "trace" in request else _serve)(Path(folder), request, answers)
-    shutil.rmtree(folder, ignore_errors=True)  # the parent is gone, perhaps without having been able to
-
-
-def _serve(folder: Path, request: dict[str, Any], answers: IO[bytes]) -> None:
-    """Answer for each batch, up to the first that fails."""
-    loaded = None
-    for i in range(request["batches"]):
-        _alarm(request["seconds"])
-        stage = "load"
-        try:
-            if loaded is None or request["fresh"]:
-                loaded = load(folder / "program.pte", request["method"])
-            stage = "run"
-            inputs = _take(folder / f"in{i}.pt")
-            torch.save(list(loaded[1](inputs)), folder / f"out{i}.pt")
-        except Exception as e:
-            _alarm(0)
-            return _write(answers, {"stage": stage, "error": f"{type(e).__name__}: {e}"})
-        _alarm(0)
-        _write(answers, {"batch": i})
-
-
-def _trace(folder: Path, request: dict[str, Any], answers: IO[bytes]) -> None:
-    _alarm(request["seconds"])
-    try:
-        program = runtime()._load_program(str(folder / "program.pte"), enable_etdump=True)
-        method, inputs = program.load_method("forward"), _take(folder / "in0.pt")
-        for _ in range(request["trace"]):
-            method(inputs)
-        program.write_etdump_result_to_file(str(folder / TRACE), str(folder / "unused"))
-        _write(answers, {"traced": True})
-    except Exception as e:
-        _write(answers, {"error": f"{type(e).__name__}: {e}"})
-    _alarm(0)
-
-
-def _alarm(seconds: int) -> None:
-    """Ends this process even in native code: for the case that the parent, who keeps the time, is gone."""
-    if hasattr(signal, "alarm"):
-        signal.alarm(seconds)

@@ -12,7 +12,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.backends.base import Backend
-from ingot.lower.opaque_ops import closing, is_closed, reopen
+from ingot.lower.opaque_ops import is_opaque, opaque_ops, restore_ops
 from ingot.targets.base import (
     Ability,
     Batch,
@@ -40,7 +40,7 @@ class _Owners:
     precisions: tuple[str, ...]
 
     def ability(self, node: Node) -> Ability | None:
-        if node.op != "call_function" or is_closed(node):
+        if node.op != "call_function" or is_opaque(node):
             return None
         return next((a for b in self.backends if (a := b.ability(node, self.precisions)) is not None), None)
 
@@ -129,10 +129,10 @@ class _SkipsOwnedOps:
     def apply(self, module: GraphModule) -> list[str]:
         if not any(self.owners.own(n) for n in module.graph.nodes):
             return self.rule.apply(module)
-        with closing() as close:
+        with opaque_ops() as close:
             close(module, self.owners.own)
             places = self.rule.apply(module)
-            reopen(module)
+            restore_ops(module)
         return places
 
 

@@ -16,7 +16,7 @@ from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check, Delegate, HostOp, OutputCheck, ProgramIO
 from ingot.core.batched import has_mutating_op, run_batched
 from ingot.errors import InputError
-from ingot.quantize.io import decode, encode
+from ingot.quantize.io import dequantize_outputs, quantize_inputs
 from ingot.targets.base import Target
 from ingot.verify.localize.graph_errors import describe_largest_drop
 from ingot.verify.metrics import Comparison, measure
@@ -69,11 +69,11 @@ def run_artefact(
     pte: bytes, evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]]
 ) -> list[list[torch.Tensor]]:
     """Run the program on its target. Inputs are encoded and outputs decoded, so both are float here."""
-    given = [encode(batch, evidence.io.inputs) for batch in batches]
+    given = [quantize_inputs(batch, evidence.io.inputs) for batch in batches]
     files, seconds = {d.digest: d.files for d in evidence.delegates}, evidence.recipe.run_timeout
     run, method = evidence.target.runner.run, evidence.method
     made = run(pte, given, files=files, timeout=seconds, fresh=False, method=method)
-    return [decode(flat_tensors(o), evidence.io.outputs) for o in made]
+    return [dequantize_outputs(flat_tensors(o), evidence.io.outputs) for o in made]
 
 
 def run_graph(

@@ -10,7 +10,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.core.fx import add_constant, constant_of, delete_unused_tensors, inherited_meta, value_of
-from ingot.patches.reemit import Known, result_of
+from ingot.patches.fake_result_memo import ResultMemo, memoized_result
 from ingot.weight_only.rounded_weight import RoundedWeight, code_range
 from ingot.weight_only.scheme import WeightLayer
 from ingot.weight_only.weight_transforms import NO_TRANSFORM, WeightTransform
@@ -65,13 +65,13 @@ class _Inserter:
     """Inserts into one program. Fake results of equal ops are memoized, since a decoder repeats its blocks."""
 
     def __init__(self, module: GraphModule) -> None:
-        self.module, self.known = module, Known()
+        self.module, self.known = module, ResultMemo()
 
     def _call(self, before: Node, op: Any, *args: Any, **named: Any) -> Node:
         with before.graph.inserting_before(before):
             node = before.graph.call_function(op, args, named)
         node.meta = inherited_meta(before)
-        node.meta["val"] = result_of(self.known, op, torch.fx.map_arg(args, value_of), named)
+        node.meta["val"] = memoized_result(self.known, op, torch.fx.map_arg(args, value_of), named)
         return node
 
     def quantized_per_token(self, node: Node) -> Node:

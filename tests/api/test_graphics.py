@@ -402,7 +402,7 @@ def test_wrong_recipes(net: Temporal, wrong: dict[str, Any], said: str) -> None:
 
 def test_an_input_that_is_no_image() -> None:
     batches = [(torch.randn(1, 8),)] * 2
-    with pytest.raises(ingot.IngotError, match="2 dimensions, an image has 4"):
+    with pytest.raises(ingot.IngotError, match="2 dimensions; channels-last needs 4"):
         ingot.cast(
             nn.Linear(8, 4), batches[0], target="xnnpack", calibration=batches, recipe={"channels_last": ["input_1"]}
         )

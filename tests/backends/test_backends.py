@@ -16,7 +16,7 @@ from torch import nn
 import ingot
 from ingot.backends import registry
 from ingot.backends.base import Backend, owning
-from ingot.lower.opaque_ops import closing, is_closed
+from ingot.lower.opaque_ops import is_opaque, opaque_ops
 
 torch.library.define("ingot_test_backends::sharpen", "(Tensor x, float amount) -> Tensor")
 
@@ -163,7 +163,7 @@ def test_a_backend_that_does_not_take_what_it_owns(partitioner: Any) -> None:
     registry.register_backend(Backend("idle", "TestBackend", ability, lambda: partitioner("nothing"), run))
     casting = cast(Activated(), "xnnpack", "idle")
     (gelu,) = [o for o in casting.host_ops if o.op == "gelu.default"]
-    assert gelu.reason == "idle owns it, and its partitioner did not take it"
+    assert gelu.reason == "idle owns it, and its partitioner refused it"
     assert "test_backends.py" in gelu.source
 
 
@@ -175,9 +175,9 @@ def test_an_owned_op_may_read_an_element_of_a_tuple() -> None:
 
     x = torch.randn(3, 5)
     module = torch.export.export(_Call(parts), (x,)).module(check_guards=False)
-    with closing() as close:
+    with opaque_ops() as close:
         close(module, lambda n: "gelu" in str(n.target))
-        assert any(map(is_closed, module.graph.nodes))
+        assert any(map(is_opaque, module.graph.nodes))
         torch.testing.assert_close(module(x), parts(x))
 
 

@@ -19,7 +19,7 @@ from ingot.llm.generation import DecoderSession, DecoderSpec, generate_tokens, o
 from ingot.llm.hf_imports import import_transformers
 from ingot.llm.pipeline import SAMPLE_NOTE, cast_decoder, decode_batches
 from ingot.llm.sample_text import SAMPLE_TEXTS
-from ingot.runtime.segments import read
+from ingot.runtime.segments import read_pte
 from ingot.weight_only.hessian import record_linear_inputs
 
 transformers = import_transformers()
@@ -136,7 +136,7 @@ def test_prefill_in_chunks(cast: tuple[ingot.Casting, Path, Any]) -> None:
     for a, b in zip(chunked.cache, single.cache, strict=True):
         torch.testing.assert_close(a, b, rtol=0, atol=0.05)
     assert any("method prefill: 1 delegate, 3 host ops, shared weights" in n for n in casting.notes)
-    file = read(casting.pte, "prefill")
+    file = read_pte(casting.pte, "prefill")
     stated = {k: sum(n.bytes for n in casting.layers if n.kind == k) for k in ("linear", "embedding")}
     stored = sum(len(b) for b in file.named_data.buffers)
     assert stated["linear"] < stored < 1.3 * stated["linear"]  # the rest: norms
@@ -192,7 +192,7 @@ def test_an_unknown_architecture(tmp_path: Path) -> None:
     folder = saved(tmp_path)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "abacus", "architectures": ["Abacus"]}))
-    with pytest.raises(ingot.IngotError, match=r"cannot be read.*abacus"):
+    with pytest.raises(ingot.IngotError, match=r"cannot be read_pte.*abacus"):
         load_checkpoint(folder)
 
 

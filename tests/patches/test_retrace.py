@@ -1,4 +1,4 @@
-"""What is not traced again must not change what comes out: the same file, byte for byte, numbers for debugging aside."""
+"""With and without speed patches the file is the same, byte for byte, except debug handles."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from torch.export import Dim
 from torch.fx.passes.infra.pass_base import PassResult
 
 import ingot
-from ingot.patches.retrace import quick
+from ingot.patches.contexts import fast_lowering
 from tests.support.models import CASES, case, settled
 from tests.targets.test_arm import need
 from tests.targets.test_arm_models import IMAGES, NETS, SEQUENCES
 
-LOWER = sys.modules["ingot.lower"]
+EDGE = sys.modules["ingot.lower.edge"]
 
 
 def both_ways(monkeypatch: pytest.MonkeyPatch, program: ingot.Program, plan: ingot.Plan) -> tuple[bytes, bytes]:
     from executorch.exir.passes.debug_handle_generator_pass import DebugHandleGeneratorPass
 
-    monkeypatch.setattr(DebugHandleGeneratorPass, "call", _all_alike)
+    monkeypatch.setattr(DebugHandleGeneratorPass, "call", _one_debug_handle)
     fast = ingot.lower(program, plan).pte
-    monkeypatch.setattr(LOWER, "quick", contextlib.nullcontext)
+    monkeypatch.setattr(EDGE, "fast_lowering", contextlib.nullcontext)
     return fast, ingot.lower(program, plan).pte
 
 
-def _all_alike(_: object, module: torch.fx.GraphModule) -> PassResult:
-    """Parts of an op that was taken apart alone count as one op for debugging, those of one that was traced do not."""
+def _one_debug_handle(_: object, module: torch.fx.GraphModule) -> PassResult:
+    """One debug handle for all: per-op decomposition gives the parts of an op one handle, torch's gives several."""
     for node in module.graph.nodes:
         node.meta["debug_handle"] = 7
     return PassResult(module, True)
@@ -63,13 +63,13 @@ def test_the_same_file_with_dynamic_shapes(monkeypatch: pytest.MonkeyPatch) -> N
     assert fast == plain
 
 
-def test_all_is_put_back() -> None:
+def test_patches_are_removed_after_an_error() -> None:
     from executorch.exir.pass_base import _ExportPassBase as Base
 
     held = (torch.fx.GraphModule.recompile, torch.export.ExportedProgram.run_decompositions, Base._fx, Base.call)
-    with contextlib.suppress(RuntimeError), quick():
+    with contextlib.suppress(RuntimeError), fast_lowering():
         assert Base._fx is not held[2]
-        raise RuntimeError("on the way")
+        raise RuntimeError("while lowering")
     now = (torch.fx.GraphModule.recompile, torch.export.ExportedProgram.run_decompositions, Base._fx, Base.call)
     assert held == now
 
@@ -79,7 +79,7 @@ def test_a_module_that_was_edited_inside_runs_as_edited_outside() -> None:
         def forward(self, x: torch.Tensor) -> torch.Tensor:
             return x + x
 
-    with quick():
+    with fast_lowering():
         module = torch.fx.symbolic_trace(Twice())
         add = next(n for n in module.graph.nodes if n.op == "call_function")
         add.args = (add.args[0], 10)
@@ -89,21 +89,21 @@ def test_a_module_that_was_edited_inside_runs_as_edited_outside() -> None:
 
 
 def test_the_same_file_with_integer_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks that repeat, one of them with other bits: found by their looks, never taken for each other."""
+    """Repeated blocks share memoized results; blocks of another weight dtype do not."""
     from executorch.exir.passes.debug_handle_generator_pass import DebugHandleGeneratorPass
 
     torch.manual_seed(0)
     layers = [nn.Linear(32, 32) for _ in range(3)]
     net = nn.Sequential(*(part for layer in layers for part in (layer, nn.SiLU()))).eval()
-    monkeypatch.setattr(DebugHandleGeneratorPass, "call", _all_alike)
+    monkeypatch.setattr(DebugHandleGeneratorPass, "call", _one_debug_handle)
     fast = ingot.cast(net, (torch.randn(4, 32),), target="xnnpack", weights="8da4w").pte
-    monkeypatch.setattr(LOWER, "quick", contextlib.nullcontext)
-    monkeypatch.setattr(LOWER, "lifted", lambda *_: None)
+    monkeypatch.setattr(EDGE, "fast_lowering", contextlib.nullcontext)
+    monkeypatch.setattr("ingot.lower.export_quantized.lift_constants", lambda *_: None)
     assert ingot.cast(net, (torch.randn(4, 32),), target="xnnpack", weights="8da4w").pte == fast
 
 
 class Words(nn.Module):
-    """Names that Python keeps for itself, ops that nobody reads, one that is returned twice."""
+    """Inputs named like Python keywords or builtins, an unused op, a value that is returned and read."""
 
     def forward(self, input: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, ...]:
         both = (input > 0) & (other > 0)
@@ -117,10 +117,10 @@ def test_capture_op_by_op_gives_the_graph_that_torch_traces(monkeypatch: pytest.
 
     given = torch.randn(3, 4), torch.randn(3, 4)
     traced = ExportedProgram.run_decompositions
-    monkeypatch.setattr(ExportedProgram, "run_decompositions", None)  # nobody asks torch
+    monkeypatch.setattr(ExportedProgram, "run_decompositions", None)  # torch must not trace
     alone = ingot.capture(Words(), given)
     monkeypatch.setattr(ExportedProgram, "run_decompositions", traced)
-    _as_torch_does(monkeypatch)
+    _trace_with_torch(monkeypatch)
     assert ingot.capture(Words(), given).fingerprint == alone.fingerprint
 
 
@@ -129,9 +129,9 @@ def test_capture_op_by_op_gives_the_graph_that_torch_traces(monkeypatch: pytest.
 def test_capture_gives_the_graph_that_torch_traces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, batches = case(name)
     alone = ingot.capture(model, batches[0])
-    _as_torch_does(monkeypatch)
+    _trace_with_torch(monkeypatch)
     assert ingot.capture(model, batches[0]).fingerprint == alone.fingerprint
 
 
-def _as_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["ingot.capture"], "decomposed", lambda *_: None)
+def _trace_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["ingot.capture.export"], "decompose_per_op", lambda *_: None)

@@ -1,4 +1,4 @@
-"""Training with the plan in place: classes stay classes, the loss falls, and the result lowers on the same road."""
+"""QAT: the loss falls, shared scales stay shared, and the trained program lowers and verifies."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ingot.plan.model import Plan
 
 
 class Skip(nn.Module):
-    """Joins, movers and a residual: everything that shares a scale."""
+    """Concatenation, data movement and a residual: all that shares a scale."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,16 +70,16 @@ def test_training_learns(trained) -> None:
     assert last < 0.8 * first
 
 
-def test_classes_stay_classes(trained) -> None:
+def test_scale_groups_stay_together(trained) -> None:
     _, before, _, after, *_ = trained
     read = [d for d in before if d.rule == "read as stored"]
     assert len(read) > 4
     for d in read:
         assert after.qparams(d.point.node, d.point.operand) == after.qparams(d.reads)
-    assert before.qparams("add") != after.qparams("add")  # and their ranges followed the training
+    assert before.qparams("add") != after.qparams("add")  # their ranges follow the training data
 
 
-def test_movers_keep_their_numbers(trained) -> None:
+def test_ops_that_move_data_keep_their_qparams(trained) -> None:
     _, _, program, plan, *_ = trained
     moved = [n for n in calls(program.module) if weight_axis(n) is None and plan.qparams(n.name)]
     for node in moved:
@@ -100,7 +100,7 @@ def test_the_trained_program_lowers_and_runs(trained) -> None:
 
 
 class Joined(nn.Module):
-    """Two slots of one class, one five times as wide as the other."""
+    """Two quantization points of one scale group, one with five times the range of the other."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,7 +111,7 @@ class Joined(nn.Module):
         return self.last(torch.cat([torch.relu(self.first(x)) * 0.2, x * 5.0], 1))
 
 
-def test_a_class_holds_all_of_its_slots_and_pins_stay() -> None:
+def test_a_scale_group_covers_all_of_its_points_and_fixed_qparams_stay() -> None:
     batches = [(torch.randn(2, 1, 6, 6),) for _ in range(4)]
     program = ingot.capture(Joined().eval(), batches[0])
     recipe = {"inputs": [{"dtype": "int8", "scale": 0.03}], "scopes": [{"op": "cat", "precision": "int8"}]}
@@ -162,7 +162,7 @@ def test_a_norm_and_a_position_train_and_lower() -> None:
     assert ingot.verify(ingot.lower(*training.finish()), batches).passed
 
 
-def test_state_is_refused_in_words() -> None:
+def test_a_program_with_state_is_refused() -> None:
     class Counts(nn.Module):
         def __init__(self) -> None:
             super().__init__()

@@ -1,4 +1,4 @@
-"""The child that runs programs: right numbers, and a sentence for everything that can go wrong."""
+"""The worker process: right numbers, and an ArtefactError for crashes, hangs, damaged files and full disks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from ingot.errors import ArtefactError
-from ingot.runtime import worker as child
+from ingot.runtime import worker
 from ingot.runtime.worker import run_pte
 
 pytest.importorskip("executorch.runtime", reason="pip install executorch==1.5.1")
@@ -41,12 +41,12 @@ def net() -> nn.Module:
 @pytest.fixture(scope="module")
 def pte(net: nn.Module) -> Iterator[bytes]:
     yield lowered(net, X, delegate=True)
-    child.close()
+    worker.stop_worker()
 
 
 def worker_pid() -> int:
-    assert child._live is not None
-    return child._live.process.pid
+    assert worker._current is not None
+    return worker._current.process.pid
 
 
 def test_outputs_equal_eager_and_one_worker_serves_all(net: nn.Module, pte: bytes) -> None:
@@ -58,50 +58,50 @@ def test_outputs_equal_eager_and_one_worker_serves_all(net: nn.Module, pte: byte
         torch.testing.assert_close(got, net(x), atol=1e-5, rtol=1e-5)
 
 
-def test_a_worker_that_was_begun_before_is_the_one_that_runs(net: nn.Module, pte: bytes) -> None:
-    child.close()
-    child.begin()
+def test_a_worker_that_was_started_before_is_used(net: nn.Module, pte: bytes) -> None:
+    worker.stop_worker()
+    worker.start_worker()
     pid = worker_pid()
-    child.begin()
+    worker.start_worker()
     ((got,),) = run_pte(pte, [(X,)])
     assert worker_pid() == pid
     torch.testing.assert_close(got, net(X), atol=1e-5, rtol=1e-5)
 
 
-def test_a_worker_that_died_while_it_began_is_replaced(pte: bytes) -> None:
-    child.close()
-    child.begin()
+def test_a_worker_that_died_while_it_started_is_replaced(pte: bytes) -> None:
+    worker.stop_worker()
+    worker.start_worker()
     os.kill(worker_pid(), signal.SIGKILL)
     os.waitid(os.P_PID, worker_pid(), os.WEXITED | os.WNOWAIT)
     assert len(run_pte(pte, [(X,)])) == 1
 
 
-def test_without_room_for_its_folder_the_run_says_so(pte: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_by_the_run(pte: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object, **__: object) -> str:
         raise OSError(28, "No space left on device")
 
-    child.close()
+    worker.stop_worker()
     monkeypatch.setattr("ingot.runtime.worker.tempfile.mkdtemp", full)
-    child.begin()
+    worker.start_worker()
     with pytest.raises(ArtefactError, match=r"did not start.*No space left"):
         run_pte(pte, [(X,)])
 
 
 def test_strides_arrive_as_they_were(pte: bytes) -> None:
     x = X.to(memory_format=torch.channels_last)
-    assert child._portable(x).stride() == x.stride()
+    assert worker._portable(x).stride() == x.stride()
     net = nn.Conv2d(3, 4, 3)
     (out,) = run_pte(lowered(net, x, delegate=True), [(x,)])[0]
     torch.testing.assert_close(out, net(x), atol=1e-5, rtol=1e-5)
 
 
-def test_a_slice_does_not_take_its_storage_along() -> None:
-    assert child._portable(torch.zeros(1000, 4)[:1]).untyped_storage().nbytes() == 16
+def test_a_slice_is_sent_without_the_rest_of_its_storage() -> None:
+    assert worker._portable(torch.zeros(1000, 4)[:1]).untyped_storage().nbytes() == 16
 
 
-@pytest.mark.parametrize("cut", ["empty", "half", "noise"])
-def test_a_damaged_program_is_a_sentence(pte: bytes, cut: str) -> None:
-    damaged = {"empty": b"", "half": pte[: len(pte) // 2], "noise": b"\xff" * len(pte)}[cut]
+@pytest.mark.parametrize("damage", ["empty", "half", "noise"])
+def test_a_damaged_program_is_an_artefact_error(pte: bytes, damage: str) -> None:
+    damaged = {"empty": b"", "half": pte[: len(pte) // 2], "noise": b"\xff" * len(pte)}[damage]
     with pytest.raises(ArtefactError, match="the program d") as e:
         run_pte(damaged, [(X,)])
     assert e.value.why
@@ -124,7 +124,7 @@ def test_an_unknown_method(pte: bytes) -> None:
 def test_a_crash_names_the_signal_and_the_next_call_works(pte: bytes) -> None:
     run_pte(pte, [(X,)])
     pid = worker_pid()
-    os.kill(pid, signal.SIGSTOP)  # so that the crash falls into the request
+    os.kill(pid, signal.SIGSTOP)  # so that the crash happens during the request
 
     def crash() -> None:
         os.kill(pid, signal.SIGSEGV)
@@ -187,9 +187,9 @@ def test_the_quantized_kernels_are_there() -> None:
 
 ORPHAN = """
 import os, signal, sys
-from ingot import child
-child._worker()
-print(child._live.process.pid, child._live.folder, flush=True)
+from ingot.runtime import worker
+worker._ready_worker()
+print(worker._current.process.pid, worker._current.folder, flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 

@@ -15,7 +15,7 @@ from ingot.core.fx import calls
 from ingot.llm.checkpoint import Checkpoint
 from ingot.llm.pipeline import cast_decoder
 from ingot.rewrite.apply import rewrite_for
-from ingot.runtime.segments import pieces_of, read
+from ingot.runtime.segments import read_pte, segments_of
 from ingot.targets.vulkan.graph import OpCall, VulkanGraph, decode_delegate, torch_dtype
 from ingot.targets.vulkan.interpreter import check_registered
 from ingot.targets.vulkan.target import BACKEND, EXECUTED_ON, VULKAN
@@ -45,8 +45,8 @@ def cast(model: nn.Module, weights: Any = "4w", **how: Any) -> ingot.Casting:
 
 
 def graphs(pte: bytes, method: str = "forward") -> list[VulkanGraph]:
-    file = read(pte, method)
-    return [decode_delegate(p.payload, file.named_data) for p in pieces_of(file.program, {BACKEND}) if p.payload]
+    file = read_pte(pte, method)
+    return [decode_delegate(p.payload, file.named_data) for p in segments_of(file.program, {BACKEND}) if p.payload]
 
 
 @pytest.mark.parametrize("scheme", ["4w", "8da4w"])
@@ -141,7 +141,7 @@ def test_dynamic_sequence_length() -> None:
 
 
 class Place(nn.Module):
-    """A row of a table, by a position that is read at run time."""
+    """A row of a table, by a position that is read_pte at run time."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -221,11 +221,11 @@ def test_a_kv_cache_inside_the_program(way: str, scheme: str) -> None:
             assert measure([eager(*step)], [logits]).sqnr_db > 14
             assert torch.equal(logits, second)
     alone = run_artefact(casting.pte, casting.evidence, steps[-1:])[0][0]
-    assert not torch.allclose(alone, made[-1][0], atol=1e-2)  # it does read what came before
+    assert not torch.allclose(alone, made[-1][0], atol=1e-2)  # it does read_pte what came before
 
 
 class Counted(nn.Module):
-    """Two mutable buffers of different types with nonzero initial values; one is read before and after it is written."""
+    """Two mutable buffers of different types with nonzero initial values; one is read_pte before and after it is written."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -248,10 +248,10 @@ def test_mutable_buffers_stay_outside_the_delegate() -> None:
     made = run_artefact(casting.pte, casting.evidence, batches)
     assert [int(o[1]) for o in made] == [8, 10, 12, 14]
     assert casting.check.outputs[0].faithful_db > 100
-    file = read(casting.pte)
+    file = read_pte(casting.pte)
     plan = file.program.execution_plan[0]
     called = [i.instr_args for i in plan.chains[0].instructions]
-    for piece in (p for p in pieces_of(file.program, {BACKEND}) if p.payload):
+    for piece in (p for p in segments_of(file.program, {BACKEND}) if p.payload):
         graph = decode_delegate(piece.payload, file.named_data)
         assert len(piece.instructions[0].instr_args.args) == len(graph.inputs) + len(graph.outputs)
     assert [plan.operators[c.op_index].name for c in called if hasattr(c, "op_index")] == ["aten::copy_"] * 2
@@ -293,7 +293,7 @@ def test_index_put_becomes_where(write: Any, many: int) -> None:
     x, shape = torch.randn(2, many if write in (_several, _assigned) else 3, 2, 4), (2, 8, 2, 4)
     program = ingot.capture(Written(write, shape).eval(), (x, torch.tensor([1, 7, 4][:many])))
     legal = rewrite_for(program, VULKAN, Recipe())
-    assert any(r.startswith("writes as a choice") for r in legal.rewrites)
+    assert any(r.startswith("index-put-as-where") for r in legal.rewrites)
     gone = {torch.ops.aten.index_put.default, torch.ops.aten.slice_scatter.default}
     assert not gone & {n.target for n in calls(legal.program.module)}
     for places in [[1, 7, 4], [6, 0, 2]] + ([[-1, 2, -8]] if write is _assigned else []):
@@ -376,6 +376,6 @@ def test_ops_without_a_shader_are_refused() -> None:
 def test_a_damaged_delegate() -> None:
     with pytest.raises(ingot.ArtefactError, match="cannot be read"):
         decode_delegate(b"VK00" + bytes(64), None)
-    payload = next(p.payload for p in pieces_of(read(cast(Net()).pte).program, {BACKEND}) if p.payload)
+    payload = next(p.payload for p in segments_of(read_pte(cast(Net()).pte).program, {BACKEND}) if p.payload)
     with pytest.raises(ingot.ArtefactError, match="constant of the Vulkan delegate is missing"):
         decode_delegate(payload, None)

@@ -24,4 +24,4 @@ def _rewrite(node: Node) -> Node | None:
     return call(node, aten.slice.Tensor, sampled, 1, 0, 3)
 
 
-RULE = Rule("images of four channels", _rewrite)
+RULE = Rule("rgba-images", _rewrite)

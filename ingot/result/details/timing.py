@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from ingot.errors import IngotError
-from ingot.quantize.io import encode
+from ingot.quantize.io import quantize_inputs
 from ingot.result.casting import Casting
 from ingot.result.details.model import TimedOp, Timing
 
@@ -21,7 +21,7 @@ def timing_of(casting: Casting) -> Timing:
     evidence = casting.needed_evidence
     batch = evidence.program.example_inputs if evidence.batch is None else evidence.batch
     try:
-        trace = evidence.target.runner.trace(casting.pte, encode(batch, evidence.io.inputs), RUNS)
+        trace = evidence.target.runner.trace(casting.pte, quantize_inputs(batch, evidence.io.inputs), RUNS)
     except IngotError as e:
         return Timing(f"not measured: {e.what}: {e.why}")
     if trace is None:

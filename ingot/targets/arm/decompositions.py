@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.capture.op_semantics import operands
 from ingot.core.fx import constant_of, fake_like, source_of, value_name
-from ingot.patches.arm import repaired
+from ingot.patches.arm import arm_pass_fixes
 from ingot.targets.arm.device import Device, compile_spec
 
 
@@ -38,7 +38,7 @@ class ArmDecompositions:
 def apply_arm_decompositions(device: Device, module: GraphModule) -> GraphModule:
     from executorch.backends.arm._passes.arm_pass_manager import ArmPassManager
 
-    with repaired():
+    with arm_pass_fixes():
         return ArmPassManager(compile_spec(device)).transform_for_annotation_pipeline(module)
 
 

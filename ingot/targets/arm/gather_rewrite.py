@@ -23,7 +23,7 @@ class GatherAsLinear:
     """flip(x), x[.., index], roll(x) -> linear(x, one-hot rows), where the backend refuses the op."""
 
     device: Device
-    name: str = "selections as products"
+    name: str = "arm-gather-as-matmul"
 
     def apply(self, module: GraphModule) -> list[str]:
         places = []

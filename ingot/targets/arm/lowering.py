@@ -12,7 +12,7 @@ from typing import Any
 
 from torch.fx import GraphModule
 
-from ingot.patches.arm import repaired
+from ingot.patches.arm import arm_pass_fixes
 from ingot.rewrite import depth_pool
 from ingot.targets.arm.decompositions import ArmDecompositions
 from ingot.targets.arm.device import Device, compile_spec, partitioner_class
@@ -40,7 +40,7 @@ class ArmLowering(Lowering):
         return (depth_pool.RULE, GatherAsLinear(d), ArmDecompositions(d), WhereAsMulAdd(d))
 
     def context(self) -> AbstractContextManager[Any]:
-        return repaired()
+        return arm_pass_fixes()
 
     def finish(self, graph: GraphModule) -> Mapping[str, Files]:
         return take_delegate_files(graph)

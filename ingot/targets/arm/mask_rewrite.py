@@ -19,7 +19,7 @@ class WhereAsMulAdd:
     """where(keep, x, fill) -> x * keep + fill * not keep, where the backend refuses the op."""
 
     device: Device
-    name: str = "arm-masks"
+    name: str = "arm-where-as-mul"
 
     def apply(self, module: GraphModule) -> list[str]:
         masked = [n for n in calls(module) if n.target is WHERE and _parts(n) is not None]

@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from ingot.core.fx import value_of
 from ingot.errors import first_sentence
-from ingot.patches.retrace import quick
+from ingot.patches.contexts import fast_lowering
 from ingot.targets.arm.device import FORMATS, Device, compile_spec, partitioner_class
 from ingot.targets.arm.quantized_markers import is_marked_quantized, is_qdq, is_quantize, mark_quantized, op_name
 from ingot.targets.arm.query_graph import QueryGraph, ops_before
@@ -80,7 +80,7 @@ def _lower(exported: Any, partitioner: Any) -> None:
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
     config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=False)
-    with quick(), contextlib.redirect_stdout(io.StringIO()):
+    with fast_lowering(), contextlib.redirect_stdout(io.StringIO()):
         to_edge_transform_and_lower(exported, partitioner=[partitioner], compile_config=config)
 
 

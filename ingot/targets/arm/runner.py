@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ingot.errors import ArtefactError
-from ingot.runtime.segments import execute
+from ingot.runtime.segments import run_segmented
 from ingot.targets.arm.device import Device
 from ingot.targets.arm.performance import read_performance
 from ingot.targets.arm.scenario_export import export_scenario
@@ -55,7 +55,7 @@ class ArmRunner(Runner):
         seconds = timeout * max(1, len(batches))
         executor = _vgf_executor(seconds) if executor_name(self.device) == RUNNER else _tosa_executor(files, seconds)
         backend = "VgfBackend" if self.device.is_gpu else "EthosUBackend"
-        return execute(pte, [tuple(b) for b in batches], {backend: executor, **(extra or {})}, timeout)
+        return run_segmented(pte, [tuple(b) for b in batches], {backend: executor, **(extra or {})}, timeout)
 
     def executed_on(self) -> str:
         return EXECUTED_ON[executor_name(self.device)]

@@ -12,7 +12,15 @@ import numpy as np
 
 from ingot.backends.base import Shader
 from ingot.errors import ArtefactError
-from ingot.runtime.segments import Piece, as_lying, constant, dtype_of, pieces_of, read, sides
+from ingot.runtime.segments import (
+    PteSegment,
+    constant_value,
+    read_pte,
+    segment_io,
+    segments_of,
+    to_memory_order,
+    torch_dtype_of,
+)
 from ingot.targets.arm.scenario_runner import checked_array, scenario_commands, scenario_template, scenario_tensors
 
 FORMATS = {"float32": "R32_SFLOAT", "float16": "R16_SFLOAT", "bool": "R8_BOOL_ARM"}
@@ -37,8 +45,8 @@ class Scenario:
 
 def export_scenario(folder: Path, pte: bytes, batches: Arrays, shaders: Shaders | None = None) -> Path:
     """Write scenario.json, .vgf files, shaders and input_<batch>_<i>.npy. A run writes output_<batch>_<i>.npy."""
-    scenario, shaders = Scenario(read(pte).program), shaders or {}
-    pieces = list(pieces_of(scenario.program, {"VgfBackend", *shaders}))
+    scenario, shaders = Scenario(read_pte(pte).program), shaders or {}
+    pieces = list(segments_of(scenario.program, {"VgfBackend", *shaders}))
     _refuse_host(pieces, scenario.plan)
     folder.mkdir(parents=True, exist_ok=True)
     stages = [_stage(folder, scenario, i, piece, shaders) for i, piece in enumerate(pieces)]
@@ -46,7 +54,7 @@ def export_scenario(folder: Path, pte: bytes, batches: Arrays, shaders: Shaders 
         _add_inputs(scenario, b, arrays)
         known = set(scenario.plan.inputs)
         for piece, stage in zip(pieces, stages, strict=True):
-            reads, writes = sides(scenario.plan, piece, known)
+            reads, writes = segment_io(scenario.plan, piece, known)
             scenario.commands += stage(
                 b, [_tensor(scenario, v, b) for v in reads], [_tensor(scenario, v, b) for v in writes]
             )
@@ -55,7 +63,7 @@ def export_scenario(folder: Path, pte: bytes, batches: Arrays, shaders: Shaders 
     return _save(folder, scenario)
 
 
-def _refuse_host(pieces: Sequence[Piece], plan: Any) -> None:
+def _refuse_host(pieces: Sequence[PteSegment], plan: Any) -> None:
     host = [
         plan.operators[i.instr_args.op_index].name
         for p in pieces
@@ -87,12 +95,14 @@ def _tensor(scenario: Scenario, value: int, b: int) -> str:
         scenario.resources.append({"tensor": scenario.rows[uid]})
         if fixed:
             scenario.rows[uid]["src"] = f"{uid}.npy"
-            scenario.files[f"{uid}.npy"] = as_lying(constant(scenario.program, value), info.dim_order).reshape(sizes)
+            scenario.files[f"{uid}.npy"] = to_memory_order(
+                constant_value(scenario.program, value), info.dim_order
+            ).reshape(sizes)
     return uid
 
 
 def _format(info: Any) -> str:
-    name = str(dtype_of(info)).removeprefix("torch.")
+    name = str(torch_dtype_of(info)).removeprefix("torch.")
     kind = "SINT" if name.startswith("int") else "UINT"
     bits = "".join(c for c in name if c.isdecimal())
     return f"VK_FORMAT_{FORMATS.get(name, f'R{bits}_{kind}')}"
@@ -109,17 +119,19 @@ def _add_outputs(scenario: Scenario, b: int) -> None:
     for i, value in enumerate(scenario.plan.outputs):
         row = scenario.rows.get(_uid(value, b), {})
         if not row or "src" in row or "dst" in row:
-            why = "it is an input or a constant, or is returned twice"
+            why = "it is an input or a constant_value, or is returned twice"
             raise ArtefactError(f"output {i} is not the result of a delegate", why=why, hint="do not return it")
         row["dst"] = f"output_{b}_{i}.npy"
 
 
 # ---- stages: one for each delegate ----
 
-Stage = Callable[[int, list[str], list[str]], Iterator[dict[str, Any]]]  # batch, uids read, uids written -> commands
+Stage = Callable[
+    [int, list[str], list[str]], Iterator[dict[str, Any]]
+]  # batch, uids read_pte, uids written -> commands
 
 
-def _stage(folder: Path, scenario: Scenario, i: int, piece: Piece, shaders: Shaders) -> Stage:
+def _stage(folder: Path, scenario: Scenario, i: int, piece: PteSegment, shaders: Shaders) -> Stage:
     assert piece.payload is not None
     if piece.backend in shaders:
         return _shader_stage(scenario, i, shaders[piece.backend](piece.payload))
@@ -175,7 +187,7 @@ def _shader_stage(scenario: Scenario, i: int, shader: Shader) -> Stage:
 def _texture(scenario: Scenario, uid: str, format_: str) -> str:
     """A tensor as an image in the same memory, so that nothing is copied between a graph and a shader.
 
-    An input is read from its file twice instead: the runner fills shared memory without row alignment.
+    An input is read_pte from its file twice instead: the runner fills shared memory without row alignment.
     """
     image, row = f"{uid}_texture", scenario.rows[uid]
     if image not in scenario.rows:

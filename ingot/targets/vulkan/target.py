@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ingot.patches.vulkan import quiet
+from ingot.patches.vulkan import vulkan_logging
 from ingot.rewrite import index_put, rms_norm, slice_scatter, where_scalar
-from ingot.runtime.segments import read, run_file
+from ingot.runtime.segments import read_pte, run_segmented_file
 from ingot.targets.base import (
     Ability,
     Batch,
@@ -59,7 +59,7 @@ class VulkanLowering(Lowering):
         return RULES
 
     def context(self) -> AbstractContextManager[Any]:
-        return quiet()
+        return vulkan_logging()
 
 
 def _partitioners() -> list[Any]:
@@ -92,8 +92,10 @@ class VulkanRunner(Runner):
         fresh: bool = True,
         extra: Mapping[str, Executor] | None = None,
     ) -> list[list[torch.Tensor]]:
-        file = read(pte, method)
-        return run_file(file, batches, {BACKEND: DelegateInterpreter(file.named_data), **(extra or {})}, timeout)
+        file = read_pte(pte, method)
+        return run_segmented_file(
+            file, batches, {BACKEND: DelegateInterpreter(file.named_data), **(extra or {})}, timeout
+        )
 
     def executed_on(self) -> str:
         return EXECUTED_ON

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ingot.patches.xnnpack import without_idle_patterns
+from ingot.patches.xnnpack import skip_unmatched_patterns
 from ingot.targets.base import Lowering, RewriteRule
 from ingot.targets.xnnpack.rules import RULES
 
@@ -38,7 +38,7 @@ class XnnpackLowering(Lowering):
         return RULES
 
     def context(self) -> AbstractContextManager[Any]:
-        return without_idle_patterns()
+        return skip_unmatched_patterns()
 
 
 def _partitioners() -> list[Any]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from ingot.runtime import worker
-from ingot.runtime.segments import execute
+from ingot.runtime.segments import run_segmented
 from ingot.targets.base import Batch, Executor, Files, Runner
 
 
@@ -25,14 +25,14 @@ class XnnpackRunner(Runner):
     ) -> list[list[torch.Tensor]]:
         """Segment by segment if other backends have delegates in the program."""
         if extra:
-            return execute(pte, batches, extra, timeout)
+            return run_segmented(pte, batches, extra, timeout)
         return worker.run_pte(pte, batches, timeout=timeout, fresh=fresh, method=method)
 
     def executed_on(self) -> str:
         return "ExecuTorch runtime, XNNPACK delegate, in a child process"
 
     def warm_up(self) -> None:
-        worker.begin()
+        worker.start_worker()
 
     def trace(self, pte: bytes, batch: Batch, runs: int) -> bytes | None:
         return worker.trace_pte(pte, batch, runs)

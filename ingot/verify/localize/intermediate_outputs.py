@@ -10,10 +10,10 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.core.fx import calls, copy_graph_module, is_call, is_float, output_nodes
-from ingot.lower.edge import MAIN, lower_graph
+from ingot.lower.edge import MAIN_METHOD, lower_graph
 from ingot.plan.model import Plan, QParams
-from ingot.quantize.audit import roundings
-from ingot.quantize.io import OUTPUT
+from ingot.quantize.audit import qdq_chain
+from ingot.quantize.io import OUTPUT_NODE
 from ingot.verify.check import Evidence, run_artefact, run_graph, run_quantized
 
 Batches = Sequence[tuple[torch.Tensor, ...]]
@@ -54,7 +54,7 @@ def _outputs(evidence: Evidence) -> list[Node]:
 
 def _is_requantized(node: Node, place: int, plan: Plan) -> bool:
     """The program returns it with other qparams than its own."""
-    return plan.qparams(OUTPUT, place) not in (None, plan.qparams(node.name))
+    return plan.qparams(OUTPUT_NODE, place) not in (None, plan.qparams(node.name))
 
 
 def _returned_node(node: Node | None, plan: Plan) -> Node | None:
@@ -71,7 +71,7 @@ def quantize_nodes(node: Node, qparams: QParams) -> list[Node]:
     """The quantize nodes that give the value its planned qparams."""
     rounded = [u for u in node.users if is_call(u, "quantize_per_tensor")]
     reads = {q: [u for u in q.users if is_call(u, "dequantize_per_tensor")] for q in rounded}
-    return [q for q, after in reads.items() if any(roundings(u)[0][-1:] == [qparams] for u in after)]
+    return [q for q, after in reads.items() if any(qdq_chain(u)[0][-1:] == [qparams] for u in after)]
 
 
 def run_with_intermediates(evidence: Evidence, plan: Plan, names: Sequence[str], batches: Batches) -> IntermediateRun:
@@ -96,7 +96,7 @@ def _with_outputs(evidence: Evidence, chosen: dict[str, Node]) -> Evidence:
 def _returning(module: GraphModule, names: Sequence[str]) -> GraphModule:
     work = copy_graph_module(module)
     by_name = {n.name: n for n in work.graph.nodes}
-    last: Any = by_name[OUTPUT]
+    last: Any = by_name[OUTPUT_NODE]
     last.args = ((*last.args[0], *(by_name[n] for n in names)),)
     work.recompile()
     return work
@@ -104,5 +104,5 @@ def _returning(module: GraphModule, names: Sequence[str]) -> GraphModule:
 
 def _lowered(evidence: Evidence, plan: Plan) -> tuple[bytes, Evidence]:
     done = lower_graph(evidence.program, evidence.quantized, plan, evidence.target)
-    main = done.methods[MAIN]
-    return done.pte, replace(evidence, io=main.io, delegates=main.delegates, method=MAIN)
+    main = done.methods[MAIN_METHOD]
+    return done.pte, replace(evidence, io=main.io, delegates=main.delegates, method=MAIN_METHOD)

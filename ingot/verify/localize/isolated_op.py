@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 from ingot.core.fx import output_nodes
 from ingot.core.subgraph import extract_subgraph, subgraph_inputs
 from ingot.plan.model import QParams
-from ingot.quantize.io import encode
+from ingot.quantize.io import quantize_inputs
 from ingot.verify.check import run_in_double
 from ingot.verify.localize.intermediate_outputs import quantize_nodes
 from ingot.verify.localize.probe import Probe, evenly_spaced
@@ -95,7 +95,7 @@ def _inputs(probe: Probe, part: GraphModule, starts: dict[Node, str]) -> list[tu
     def value(node: Node, i: int) -> torch.Tensor:
         if node not in starts:
             return probe.batches[i][places[node]]
-        return encode([probe.observed[starts[node]].artefact[i]], [probe.plan.qparams(starts[node])])[0]
+        return quantize_inputs([probe.observed[starts[node]].artefact[i]], [probe.plan.qparams(starts[node])])[0]
 
     # With state only the first batch starts from the state that the graph has.
     count = 1 if probe.evidence.program.state else len(probe.batches)

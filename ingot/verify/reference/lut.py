@@ -15,7 +15,7 @@ from torch.fx import GraphModule, Node
 from ingot.core.fx import calls, is_call
 from ingot.plan.lut_alignment import gap_between
 from ingot.plan.model import QParams
-from ingot.quantize.audit import parameters
+from ingot.quantize.audit import qdq_qparams
 from ingot.targets.base import Target
 
 
@@ -43,7 +43,7 @@ def _table(node: Node, target: Target) -> LookupTable | None:
     read, users = node.all_input_nodes[0], list(node.users)
     if not is_call(read, "dequantize_per_tensor") or not all(is_call(u, "quantize_per_tensor") for u in users):
         return None
-    stored, given = parameters(read), {parameters(u) for u in users}
+    stored, given = qdq_qparams(read), {qdq_qparams(u) for u in users}
     count = target.numerics.lut_entries.get(stored.dtype)
     if count is None or stored.zero_point != 0 or len(given) != 1:
         return None

@@ -18,7 +18,7 @@ from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import calls, is_call
 from ingot.plan.cost_model import elements, multiplications
 from ingot.plan.model import QParams
-from ingot.quantize.audit import parameters
+from ingot.quantize.audit import qdq_qparams
 from ingot.targets.base import Target
 
 FLOAT32_ERROR = 2.0**-22  # of a product of three float32 scales; a larger difference is another multiplier
@@ -33,11 +33,11 @@ def _scales(node: Node, target: Target) -> Iterator[tuple[Node, Tensor]]:
     reads, out = [_dequantize_of(n) for n in operands(node)], _quantize_of(node)
     if out is None or len(reads) < 2 or reads[0] is None or reads[1] is None or not _is_matmul(node, reads[1]):
         return
-    x, weight = parameters(reads[0]), parameters(reads[1])
+    x, weight = qdq_qparams(reads[0]), qdq_qparams(reads[1])
     bits = target.numerics.multiplier_bits.get(x.dtype)
     if bits is None or isinstance(x.scale, tuple):
         return
-    scale = _exact_scale(weight, x.scale / parameters(out).scale, bits)  # type: ignore[operator]
+    scale = _exact_scale(weight, x.scale / qdq_qparams(out).scale, bits)  # type: ignore[operator]
     yield reads[1], scale
     if len(reads) > 2 and reads[2] is not None:
         yield reads[2], scale * x.scale

@@ -1,0 +1,39 @@
+"""Context managers that make capture and lowering fast. They change nothing in the result.
+
+With torch or ExecuTorch of an untested version they do nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+
+from ingot.patches.gate import patched
+
+
+@contextmanager
+def fast_lowering() -> Iterator[None]:
+    """Lower without repeating work: see the groups "provenance" and "lowering" of the table."""
+    with patched("provenance"), patched("lowering"):
+        try:
+            yield
+        finally:
+            _release_graphs()
+
+
+def short_provenance() -> AbstractContextManager[None]:
+    """For torch.export, which needs the generated code of modules: it reads the names of inputs from it."""
+    return patched("provenance")
+
+
+def lazy_codegen() -> AbstractContextManager[None]:
+    """For passes of our own: edited graphs get no code. The caller recompiles the result outside."""
+    return patched("codegen")
+
+
+def _release_graphs() -> None:
+    """ExecuTorch's cache of node comparisons keeps graphs, and so their weights, in memory."""
+    with suppress(ImportError, AttributeError):
+        from executorch.exir.backend.utils import is_same_node
+
+        is_same_node.cache_clear()

@@ -1,0 +1,114 @@
+"""All patches at a glance: what is replaced in torch and ExecuTorch, by what, and why.
+
+A group is applied as a whole, by the context manager that its comment names. `SPEED` groups only save time and memory:
+the .pte is the same without them. They need the tested versions. All others need only the patched name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Patch:
+    """`replacement(original, session)` makes the new attribute; a session is a dict that one application shares."""
+
+    owner: str  # "module" or "module:Class"
+    attribute: str
+    replacement: str  # "module in ingot.patches:function"
+    why: str
+
+
+_SIGNATURE = "torch.export.graph_signature"
+_PASS_BASE = "executorch.exir.pass_base:_ExportPassBase"
+_ARM = "executorch.backends.arm._passes"
+_XNNPACK = "executorch.backends.xnnpack._passes"
+_VULKAN = "executorch.backends.vulkan.partitioner"
+_TORCH_PARTITIONER = "torch.fx.passes.infra.partitioner"
+_GROUP_PARTITIONER = "executorch.exir.backend.canonical_partitioners.group_partitioner"
+_RECOMPILE = Patch(
+    "torch.fx:GraphModule", "recompile", "retrace:recompile_on_call", "few edited graphs are ever called"
+)
+
+# fmt: off
+PATCHES: dict[str, tuple[Patch, ...]] = {
+    # contexts.short_provenance
+    "provenance": (
+        Patch("torch.fx.traceback:NodeSource", "__init__",
+              "retrace:source_without_history", "the history of a node grows with every pass and is copied whole"),
+    ),
+    # contexts.lazy_codegen
+    "codegen": (_RECOMPILE,),
+    # contexts.fast_lowering
+    "lowering": (
+        _RECOMPILE,
+        Patch("torch.export:ExportedProgram", "run_decompositions",
+              "retrace:decompose_listed_ops", "traces the whole program to decompose a few ops"),
+        Patch(_PASS_BASE, "_fx",
+              "retrace:exir_memoized_fx", "every pass runs every op on fake tensors again"),
+        Patch(_PASS_BASE, "call",
+              "retrace:refresh_in_place", "a pass without hooks needs no new graph"),
+        Patch(f"{_PASS_BASE}.ExportInterpreter", "run_node",
+              "reemit:run_node_without_repr", "formats every node as text in case of an error"),
+        Patch(f"{_PASS_BASE}.ExportTracer", "set_metadata",
+              "reemit:fast_set_metadata", "computes tensor metadata that nothing reads"),
+        Patch("torch._export.pass_base:_ExportPassBaseDeprecatedDoNotUse", "_fx",
+              "retrace:torch_memoized_fx", "every pass runs every op on fake tensors again"),
+        Patch("torch.fx.experimental.proxy_tensor", "_should_save_eager_input_vals",
+              "retrace:never", "saves values for Inductor, which does not run"),
+        Patch(_TORCH_PARTITIONER, "_DependencyViewer",
+              "partitioner:lazy_dependency_viewer", "stores all dependents of each op: quadratic memory"),
+        Patch(_GROUP_PARTITIONER, "_DependencyViewer",
+              "partitioner:lazy_dependency_viewer", "stores all dependents of each op: quadratic memory"),
+        Patch(f"{_GROUP_PARTITIONER}:GroupBasedPartitioner", "_can_merge_partitions",
+              "partitioner:can_merge_partitions", "checks for cycles twice"),
+        Patch("executorch.exir.backend.backend_details:BackendDetails", "copy_exported_program_for_preprocess",
+              "partitioner:copy_sharing_weights", "copies the weights for each delegate"),
+        Patch("executorch.exir._serialize._named_data_store:NamedDataStore", "_add_named_data_to_map",
+              "partitioner:deduplicated_named_data", "each method keeps its own copy of shared weights"),
+        Patch("executorch.exir.pass_manager:PassManager", "check",
+              "partitioner:no_check", "validates the graph after each pass; Ingot executes the artefact"),
+        Patch("executorch.exir.pass_manager:ExportedProgramPassManager", "check",
+              "partitioner:no_check", "validates the graph after each pass; Ingot executes the artefact"),
+        Patch("torch.fx:GraphModule", "print_readable",
+              "partitioner:no_text", "formats graphs for a log that nobody reads"),
+        Patch("executorch.exir._serialize._dataclass", "get_type_hints",
+              "partitioner:cached_type_hints", "evaluates the annotations of one class for each object"),
+        Patch(f"{_SIGNATURE}:ExportGraphSignature", "inputs_to_parameters",
+              "partitioner:cached_signature_map", "rebuilds the map of all weights for each op"),
+        Patch(f"{_SIGNATURE}:ExportGraphSignature", "inputs_to_buffers",
+              "partitioner:cached_signature_map", "rebuilds the map of all buffers for each op"),
+        Patch(f"{_SIGNATURE}:ExportGraphSignature", "inputs_to_lifted_tensor_constants",
+              "partitioner:cached_signature_map", "rebuilds the map of all constants for each op"),
+        Patch(f"{_SIGNATURE}:InputSpec", "__setattr__",
+              "partitioner:counted_setattr", "invalidates the cached signature maps"),
+        Patch(f"{_SIGNATURE}:TensorArgument", "__setattr__",
+              "partitioner:counted_setattr", "invalidates the cached signature maps"),
+    ),
+    # xnnpack.skip_unmatched_patterns
+    "xnnpack": (
+        Patch(f"{_XNNPACK}.convert_to_sdpa:ConvertToSDPAPass", "call",
+              "xnnpack:only_with_softmax", "exports attention patterns even if the graph has no softmax"),
+        Patch(f"{_XNNPACK}.convert_to_upsample_bilinear2d:ConvertToUpsampleBilinear2d", "call",
+              "xnnpack:only_with_index", "exports resize patterns even if the graph has no index"),
+    ),
+    # arm.arm_pass_fixes
+    "arm": (
+        Patch(f"{_ARM}.rewrite_conv_pass:RewriteConvPass", "_insert_a16w8_output_branches",
+              "arm:no_output_branches", "an int16 convolution gets two rescales of its accumulator: Vela refuses it"),
+        Patch(f"{_ARM}.fold_scalar_mul_into_conv_pass:FoldScalarMulIntoConvPass", "call",
+              "arm:unchanged", "multiplies the weights of the user's model in place, and fails on buffers"),
+        Patch(f"{_ARM}.fuse_duplicate_users_pass:FuseDuplicateUsersPass", "_build_user_signature",
+              "arm:signature_except_int48", "merges two equal int48 accumulators, so one has two rescales"),
+        Patch(f"{_ARM}.arm_pass_manager:ArmPassManager", "_configure_pass_insertions",
+              "arm:with_constant_permutes", "permutes constants at every run"),
+    ),
+    # vulkan.vulkan_logging
+    "vulkan": (
+        Patch(f"{_VULKAN}.vulkan_partitioner:VulkanSupportedOperators", "log_skip",
+              "vulkan:log_refusal", "loses the node that a reason for host fallback is about"),
+    ),
+}
+# fmt: on
+
+SPEED = frozenset({"provenance", "codegen", "lowering", "xnnpack"})
