@@ -17,9 +17,10 @@ from ingot.core.artefact import Check
 from ingot.core.progress import Silent, Steps
 from ingot.errors import InputError, PlanError
 from ingot.plan.model import Plan
-from ingot.plan.search import METHODS, can_rehearse, rehearsed
+from ingot.plan.search import CANDIDATE_ESTIMATORS, best_plan
+from ingot.plan.simulated_quantization import can_simulate
 from ingot.plan.solve import solve, solve_each, unquantized
-from ingot.plan.validate import validate, with_biases
+from ingot.plan.validate import validate, with_bias_qparams
 from ingot.quantize.memory_format import images_of, laid_out
 from ingot.quantize.pt2e import quantize
 from ingot.quantize.qat import Training, prepare
@@ -129,12 +130,12 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: Any = None) -
     if not backend.numerics.runs_float:
         ranges = measured_again(module, ranges, lambda: restore_state(module, state))
     facts = (module, ranges, backend, form.program.fingerprint, form.rewrites, settings)
-    if state or not can_rehearse(module, ranges.kept):
+    if state or not can_simulate(module, ranges.kept):
         return replace(solve(*facts), **outside)
-    methods = METHODS if settings.range == "auto" else (settings.range,)
-    plans = dict(zip(methods, solve_each(*facts, methods), strict=True))
+    estimators = CANDIDATE_ESTIMATORS if settings.range == "auto" else (settings.range,)
+    plans = dict(zip(estimators, solve_each(*facts, estimators), strict=True))
     with torch.no_grad():
-        best = rehearsed(plans, module, ranges.kept, correct=settings.correct_biases)
+        best = best_plan(plans, module, ranges.kept, correct_biases=settings.correct_biases)
     return replace(best, **outside)
 
 
@@ -171,7 +172,7 @@ def _lower(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> Castin
     form = rewrite_for(program, target, recipe).program
     _must_match(plan, form)
     validate(plan, form.module, target)
-    plan, form = with_biases(plan, form.module), laid_out(form, plan.channels_last)
+    plan, form = with_bias_qparams(plan, form.module), laid_out(form, plan.channels_last)
     with steps("quantize"):
         quantized = quantize(form.module, plan, float_bias=target.numerics.bias == "float")
     return lowered(program, form, quantized, plan, target, recipe, steps)

@@ -22,7 +22,7 @@ from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import attribute, constant_of, copied
 from ingot.errors import PlanError
 from ingot.plan.model import Decision, Plan, QParams, QuantizationPoint
-from ingot.plan.qparams import bias_qparams, finest_for, weight_qparams
+from ingot.plan.qparams import bias_qparams, min_weight_scale, weight_qparams
 from ingot.plan.scale_groups import DisjointSets
 from ingot.quantize.pt2e import annotate
 from ingot.targets.base import Target
@@ -151,7 +151,7 @@ def _activation(storage: QParams) -> Any:
         dtype=getattr(torch, storage.dtype),
         qscheme=kind,
     )
-    low, high = storage.span
+    low, high = storage.representable_range
     made.activation_post_process.min_val.fill_(low)
     made.activation_post_process.max_val.fill_(high)
     made.scale.fill_(storage.scale)
@@ -247,5 +247,7 @@ def _of_constant(d: Decision, node: Node, plan: Plan, now: dict[QuantizationPoin
     x = now[slot](plan.qparams(slot.node, 0))
     weight, bias = (constant_of(n) for n in (*operands(node)[1:3], node)[:2])
     assert weight is not None
-    storage = weight_qparams(weight, target.numerics.weight, target.kernels.weight_axis(node), finest_for(bias, x))
+    storage = weight_qparams(
+        weight, target.numerics.weight, target.kernels.weight_axis(node), min_weight_scale(bias, x)
+    )
     return storage if d.point.operand == 1 else bias_qparams(x, storage)

@@ -1,4 +1,4 @@
-"""The plan as data, the simple solver, and the audit of what torchao made of it."""
+"""The plan as data, simple plans, and the audit of the graph that PT2E makes of a plan."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INT8 = Format("int8", -128, 127, symmetric=False)
 
 
 class Skip(nn.Module):
-    """r = relu(conv(x)) is read by a cat with x, and by another op too."""
+    """A cat reads r = relu(conv(x)) and x; if `other_reader`, a convolution reads r too."""
 
     def __init__(self, other_reader: bool) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ def test_a_join_requantizes_what_others_read_finer() -> None:
     assert plan.qparams("relu").zero_point == -128
     assert plan.qparams("cat", 0) == plan.qparams("cat", 1) == plan.qparams("cat")
     assert plan.qparams("cat", 0).scale > 2 * plan.qparams("relu").scale
-    assert "sharing would cost relu" in plan.why("cat")
+    assert "bits of resolution for the other consumers of relu" in plan.why("cat")
 
 
 def test_a_join_that_is_the_only_reader_shares() -> None:
@@ -79,9 +79,9 @@ def test_movers_keep_their_numbers() -> None:
     assert {str(n.target).split(".")[1] for n in movers} >= {"permute", "cat", "slice", "reshape"}
     for node in movers:
         assert effect_of(node, constant_of).kind is Kind.MOVES
-        slots = [plan.qparams(node.name), *(plan.qparams(node.name, i) for i in range(len(operands(node))))]
-        assert slots[0] is not None
-        assert set(slots) == {slots[0]}
+        points = [plan.qparams(node.name), *(plan.qparams(node.name, i) for i in range(len(operands(node))))]
+        assert points[0] is not None
+        assert set(points) == {points[0]}
 
 
 def test_json_round_trip() -> None:
@@ -112,8 +112,8 @@ def test_plans_of_other_programs_are_refused() -> None:
         ingot.plan(other, ingot.record(program, [(IMAGE,)]), "xnnpack")
 
 
-def changed(plan: Plan, slot: QuantizationPoint, storage: QParams | None) -> Plan:
-    decisions = tuple(dataclasses.replace(d, qparams=storage) if d.point == slot else d for d in plan)
+def changed(plan: Plan, point: QuantizationPoint, qparams: QParams | None) -> Plan:
+    decisions = tuple(dataclasses.replace(d, qparams=qparams) if d.point == point else d for d in plan)
     return dataclasses.replace(plan, decisions=decisions)
 
 
@@ -132,7 +132,7 @@ OTHER = QParams("int8", 0.123, 3, -128, 127)
         (QuantizationPoint("x"), OTHER),
     ],
 )
-def test_the_audit_sees_every_kind_of_difference(slot: QuantizationPoint, wrong: QParams | None) -> None:
+def test_the_audit_sees_every_kind_of_difference(point: QuantizationPoint, wrong: QParams | None) -> None:
     program, plan = plan_of(Skip(True), IMAGE)
     module = rewrite_for(program, find_target("xnnpack"), Recipe()).program.module
     made = quantize(module, plan, float_bias=True)
@@ -140,7 +140,7 @@ def test_the_audit_sees_every_kind_of_difference(slot: QuantizationPoint, wrong:
     plain = dataclasses.replace(plan, decisions=tuple(without_bias))
     audit(made, module, plain)
     with pytest.raises(ingot.PlanError, match="not the plan"):
-        audit(made, module, changed(plain, slot, wrong))
+        audit(made, module, changed(plain, point, wrong))
 
 
 @given(st.floats(-1e4, 1e4), st.floats(-1e4, 1e4), st.booleans())

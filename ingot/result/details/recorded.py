@@ -23,7 +23,7 @@ def stats_of(ranges: Ranges | None) -> dict[str, Stats]:
 
 def spread_of(stats: Stats, storage: QParams | None) -> Spread:
     """Bins reach over what was recorded and what was chosen, whichever is wider."""
-    chosen = storage.span if storage is not None and storage.axis is None else None
+    chosen = storage.representable_range if storage is not None and storage.axis is None else None
     low, high = (min(stats.min, *chosen), max(stats.max, *chosen)) if chosen else (stats.min, stats.max)
     bins = _even(stats, low, high) if stats.histogram and high > low else ()
     return Spread(stats.min, stats.max, stats.count, stats.nonfinite, low, high, bins, chosen)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from ingot.core.fx import calls, is_call
-from ingot.plan.lut_alignment import gap_between
+from ingot.plan.lut_alignment import breakpoint_spacing
 from ingot.plan.model import QParams
 from ingot.quantize.audit import parameters
 from ingot.targets.base import Target
@@ -47,7 +47,7 @@ def _lines(node: Node, target: Target) -> Lines | None:
     knots = target.numerics.lut_entries.get(stored.dtype)
     if knots is None or stored.zero_point != 0 or len(given) != 1:
         return None
-    gap = gap_between(knots, stored)
+    gap = breakpoint_spacing(knots, stored)
     return Lines(_heights(node, torch.arange(-knots // 2, knots // 2 + 1) * gap, given.pop()), gap)
 
 
