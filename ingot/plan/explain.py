@@ -51,7 +51,7 @@ def _path_reasons(point: Point, own: ValueRange, paths: dict[Point, tuple[Point,
         yield f"own value range {own[0]:.5g} … {own[1]:.5g}; shares the scale because:"
         yield from (f"  {step}" for step in steps[:MAX_STEPS])
         if len(steps) > MAX_STEPS:
-            yield f"  … and {len(steps) - MAX_STEPS} more steps"
+            yield f"  … and {len(steps) - MAX_STEPS} more"
 
 
 def _path(point: Point, paths: dict[Point, tuple[Point, str]]) -> Iterator[str]:
@@ -91,7 +91,7 @@ def _integer_op(node: Node, state: SolverState, reasons: ScaleReasons) -> Iterat
 
 def _result_rule(node: Node, state: SolverState) -> str:
     effect = state.constraints.effects[node]
-    scale = "scale of its input" if state.shared_scale_operands(node) else "own scale"
+    scale = "output scale = input scale" if state.shared_scale_operands(node) else "own output scale"
     return f"{scale}: {effect.kind.value} values ({effect.reason})"
 
 
@@ -100,7 +100,7 @@ def _operand_rule(node: Node, i: int, state: SolverState) -> str:
     if not state.is_quantized(producer):
         return "quantized at this operand"
     same = state.qparams[node, i] == state.qparams.get((producer, None))
-    return "qparams of the producer" if same else "requantized at this operand"
+    return "same qparams as the producer" if same else "requantized at this operand"
 
 
 def _weight_and_bias(node: Node, state: SolverState) -> Iterator[Decision]:
