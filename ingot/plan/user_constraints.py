@@ -32,9 +32,9 @@ def user_constraints_of(found: Constraints, scopes: Sequence[Scope], target: Tar
     asked = UserConstraints()
     for node in nodes:
         mine = [s for s in scopes if node in matched[s]]
-        _settle(node, "precision", [s for s in mine if s.precision], asked.precision, matched)
-        _settle(node, "range", [s for s in mine if s.range], asked.range_estimator, matched)
-        _settle(node, "weights", [s for s in mine if s.weights], asked.weights, matched)
+        _resolve(node, "precision", [s for s in mine if s.precision], asked.precision, matched)
+        _resolve(node, "range", [s for s in mine if s.range], asked.range_estimator, matched)
+        _resolve(node, "weights", [s for s in mine if s.weights], asked.weights, matched)
     _refuse_weights(asked, target)
     for scope in dict.fromkeys(asked.precision.values()):
         _restrict(scope, [n for n, s in asked.precision.items() if s is scope], found, target)
@@ -97,7 +97,7 @@ def _leads_to(node: Node, user: Node, consumers: set[Node], operand: int, found:
     return user in found or (user in consumers and positions == [operand])
 
 
-def _settle(
+def _resolve(
     node: Node, what: str, scopes: Sequence[Scope], into: dict[Node, Scope], matched: dict[Scope, set[Node]]
 ) -> None:
     """The scope that matches the fewest ops wins; two that match equally many must agree."""
@@ -129,7 +129,8 @@ def _creates(node: Node, found: Constraints) -> bool:
 
 def _impossible(node: Node, scope: Scope, found: Constraints, target: Target) -> PlanError:
     options = found.options[node]
-    why = found.float_only.get(node) or "; ".join(dict.fromkeys(options.values()))
+    integers = (why for precision, why in options.items() if precision != "float")
+    why = found.float_only.get(node) or "; ".join(dict.fromkeys(integers))
     return PlanError(
         f"'{node.name}' cannot run in {scope.precision} on {target.name}, which the scope {scope} asks for",
         where=source_of(node),

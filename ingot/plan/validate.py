@@ -14,7 +14,7 @@ from ingot.config.scopes import LIMITS
 from ingot.core.fx import constant_of, source_of
 from ingot.errors import PlanError, nearest
 from ingot.plan.model import Decision, Plan, QParams
-from ingot.plan.qparams import bias_qparams
+from ingot.plan.qparams import INT32_RANGE, bias_qparams
 from ingot.targets.base import Target
 
 
@@ -43,7 +43,7 @@ def _check_bias_correction(name: str, correction: tuple[float, ...], nodes: dict
         raise PlanError(f"the plan has a bias correction of {len(correction)} channels for '{name}'", why=why)
 
 
-DTYPE_LIMITS = {**LIMITS, "int32": (-(2**31), 2**31 - 1)}
+DTYPE_LIMITS = {**LIMITS, "int32": INT32_RANGE}
 
 
 def _invalid_point(d: Decision, node: Node) -> Iterator[str]:

@@ -51,7 +51,7 @@ def plan_of(model: nn.Module, *inputs: torch.Tensor) -> tuple[ingot.Program, Pla
 IMAGE = torch.zeros(1, 3, 8, 8)
 
 
-def test_a_join_requantizes_what_others_read_finer() -> None:
+def test_a_cat_requantizes_what_has_a_finer_scale_for_other_consumers() -> None:
     _, plan = plan_of(Skip(True), IMAGE)
     assert plan.qparams("relu").zero_point == -128
     assert plan.qparams("cat", 0) == plan.qparams("cat", 1) == plan.qparams("cat")
@@ -59,12 +59,12 @@ def test_a_join_requantizes_what_others_read_finer() -> None:
     assert "bits of resolution for the other consumers of relu" in plan.why("cat")
 
 
-def test_a_join_that_is_the_only_reader_shares() -> None:
+def test_a_cat_that_is_the_only_consumer_shares_the_scale() -> None:
     _, plan = plan_of(Skip(False), IMAGE)
     assert plan.qparams("relu") == plan.qparams("cat")
 
 
-def test_movers_keep_their_numbers() -> None:
+def test_ops_that_move_values_keep_the_qparams() -> None:
     class Moves(nn.Module):
         def __init__(self) -> None:
             super().__init__()
