@@ -20,9 +20,10 @@ from ingot.core.artefact import Check
 from ingot.core.progress import Reporter, Silent, Steps
 from ingot.errors import InputError, PlanError
 from ingot.plan.model import Plan
-from ingot.plan.search import METHODS, can_rehearse, rehearsed
+from ingot.plan.search import CANDIDATE_ESTIMATORS, best_plan
+from ingot.plan.simulated_quantization import can_simulate
 from ingot.plan.solve import solve, solve_each, unquantized
-from ingot.plan.validate import validate, with_biases
+from ingot.plan.validate import validate, with_bias_qparams
 from ingot.quantize.memory_format import channels_last_names, with_channels_last_inputs
 from ingot.quantize.pt2e import quantize
 from ingot.quantize.qat import Training, prepare_qat
@@ -210,12 +211,12 @@ def _planned(form: Program, ranges: Ranges, target: Target, rewrites: tuple[str,
     if not target.numerics.runs_float:
         ranges = record_rewritten_values(module, ranges, lambda: restore_state(module, state))
     facts = (module, ranges, target, form.fingerprint, rewrites, recipe)
-    if state or not can_rehearse(module, ranges.cached_batches):
+    if state or not can_simulate(module, ranges.cached_batches):
         return solve(*facts)
-    methods = METHODS if recipe.range == "auto" else (recipe.range,)
-    plans = dict(zip(methods, solve_each(*facts, methods), strict=True))
+    estimators = CANDIDATE_ESTIMATORS if recipe.range == "auto" else (recipe.range,)
+    plans = dict(zip(estimators, solve_each(*facts, estimators), strict=True))
     with torch.no_grad():
-        return rehearsed(plans, module, ranges.cached_batches, correct=recipe.correct_biases)
+        return best_plan(plans, module, ranges.cached_batches, correct_biases=recipe.correct_biases)
 
 
 def train(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Training:
@@ -237,7 +238,7 @@ def _lower(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> Castin
     form = rewrite_for(program, target, recipe).program
     _must_match(plan, form)
     validate(plan, form.module, target)
-    plan, form = with_biases(plan, form.module), with_channels_last_inputs(form, plan.channels_last)
+    plan, form = with_bias_qparams(plan, form.module), with_channels_last_inputs(form, plan.channels_last)
     with steps("quantize"):
         quantized = quantize(form.module, plan, float_bias=target.numerics.bias == "float")
     return lowered(program, form, quantized, plan, target, recipe, steps)

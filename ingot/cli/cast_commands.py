@@ -10,7 +10,7 @@ from typing import Any
 
 from ingot import api
 from ingot.cli.files import check_file, check_folder, read_plan
-from ingot.cli.inputs import given, refuse_unused
+from ingot.cli.inputs import given, refuse_ignored_options
 from ingot.cli.llm_commands import cast_hf
 from ingot.cli.output import OK, WRONG, Answer
 from ingot.config.recipe import recipe_from
@@ -32,7 +32,7 @@ def cast(options: argparse.Namespace) -> Answer:
         return cast_hf(options, casting_files)
     if options.model is None:
         raise InputError("no model was named", hint="ingot cast net.py:build …, or --hf DIR for a language model")
-    refuse_unused(options, "it is for --hf, a language model", OF_HF)
+    refuse_ignored_options(options, "it is for --hf, a language model", OF_HF)
     check_folder(options.output)
     if options.scenario and "vgf" not in options.target:
         raise InputError("--scenario is for vgf", why="a scenario is made of .vgf files", hint="--target vgf")

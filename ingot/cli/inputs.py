@@ -84,7 +84,7 @@ def _dim(found: re.Match[str]) -> Any:
     return Dim(found["name"], **limits)
 
 
-def refuse_unused(options: argparse.Namespace, why: str, names: Mapping[str, str]) -> None:
+def refuse_ignored_options(options: argparse.Namespace, why: str, names: Mapping[str, str]) -> None:
     """An option that would be ignored is an error; `names` are the options by their attributes."""
     unused = [flag for attribute, flag in names.items() if getattr(options, attribute, None) not in (None, False, [])]
     if unused:

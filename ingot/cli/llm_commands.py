@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ingot.cli.files import check_folder, read_bytes
-from ingot.cli.inputs import refuse_unused
+from ingot.cli.inputs import refuse_ignored_options
 from ingot.cli.output import OK, WRONG, Answer, watched
 from ingot.core.atomic_file import write_folders
 from ingot.core.progress import Progress, Steps
@@ -32,7 +32,7 @@ UNUSED = {
 
 def cast_hf(options: argparse.Namespace, files: Callable[[Casting, argparse.Namespace], dict[str, bytes]]) -> Answer:
     """`files` makes the usual files of a casting."""
-    refuse_unused(options, "--hf names the model, and --text is its data", UNUSED)
+    refuse_ignored_options(options, "--hf names the model, and --text is its data", UNUSED)
     check_folder(options.output)
     if len(options.target) != 1:
         raise InputError("a language model is cast for one target at a time", hint="--target xnnpack")

@@ -11,7 +11,7 @@ from typing import Any
 from ingot import api
 from ingot.capture.inputs import Batch
 from ingot.cli.files import check_file, read_bytes, read_plan
-from ingot.cli.inputs import Given, given, refuse_unused
+from ingot.cli.inputs import Given, given, refuse_ignored_options
 from ingot.cli.output import OK, WRONG, Answer, exit_code
 from ingot.cli.tables import table
 from ingot.config.recipe import recipe_from
@@ -68,7 +68,7 @@ def _from_folder(options: argparse.Namespace, folder: Path) -> tuple[Casting, It
 def localize(options: argparse.Namespace) -> Answer:
     """Say where the error starts and, where asked, minify the model to the smallest that has it."""
     if options.reduce is None:
-        refuse_unused(options, "it limits --reduce", {"budget": "--budget"})
+        refuse_ignored_options(options, "it limits --reduce", {"budget": "--budget"})
     if Path(options.model).is_dir():
         return _localize_folder(options)
     if len(options.target or ()) != 1:
@@ -90,7 +90,7 @@ def localize(options: argparse.Namespace) -> Answer:
 
 def _localize_folder(options: argparse.Namespace) -> Answer:
     unused = {"target": "--target", "recipe": "--recipe", "reduce": "--reduce", "dynamic_shapes": "--dynamic-shapes"}
-    refuse_unused(options, "the folder of a cast has its own", unused)
+    refuse_ignored_options(options, "the folder of a cast has its own", unused)
     progress = Progress(quiet=options.quiet)
     with progress.step("load"):
         casting, batches = _from_folder(options, Path(options.model))

@@ -1,4 +1,4 @@
-"""What a precision costs: time from the target's prices, noise at the outputs from histograms and gains."""
+"""The cost of a precision: estimated time from the target's cost model, output noise from the noise model."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch.fx import Node
 from ingot.capture.op_semantics import operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import constant_of, evaluate_fake, is_float
-from ingot.plan.noise_model import elements, known_size
+from ingot.plan.noise_model import elements, size_hint
 from ingot.plan.qparams import weight_qparams
-from ingot.plan.state import Work, activation_operands
+from ingot.plan.state import SolverState, activation_operands
 from ingot.plan.value_ranges import width
 from ingot.targets.base import Format
 
@@ -20,110 +20,107 @@ BYTES = {"int8": 1, "int16": 2, "float": 4}
 
 
 @dataclass
-class Costs:
-    """Answers about single ops and edges; weights are looked at once."""
+class OpCosts:
+    """Costs of single ops and edges. The noise of each weight is computed once."""
 
-    work: Work
-    _weights: dict[Node, float] = field(default_factory=dict)
+    state: SolverState
+    _weight_noise: dict[Node, float] = field(default_factory=dict)
 
     def time(self, node: Node, precision: str) -> float:
-        """Multiplications, bytes moved, one call, the weights in the file; and a hop where only the host can run it."""
-        prices = self.work.target.cost
+        """MACs, bytes moved, a kernel call, weight bytes in the file; a delegate boundary if only the host runs it."""
+        cost = self.state.target.cost
         moved = elements(node) + sum(elements(n) for n in operands(node) if is_float(n))
-        spent = (
-            prices.op
-            + prices.multiply.get(precision, 1.0) * multiplications(node)
-            + prices.byte * BYTES[precision] * moved
-        )
-        spent += prices.weight_byte * _weight_bytes(node, precision)
-        runs = self.work.target.kernels.ability(node).runs
-        return spent if precision in runs or precision != "float" else spent + prices.boundary
+        time = cost.op + cost.multiply.get(precision, 1.0) * mac_count(node) + cost.byte * BYTES[precision] * moved
+        time += cost.weight_byte * _weight_bytes(node, precision)
+        runs = self.state.target.kernels.ability(node).runs
+        return time if precision in runs or precision != "float" else time + cost.boundary
 
-    def crossing(self, value: Node, before: str, after: str) -> float:
-        """One conversion of a value."""
+    def conversion_time(self, value: Node, before: str, after: str) -> float:
+        """The time to quantize, dequantize or requantize a value between two precisions."""
         if before == after:
             return 0.0
-        prices = self.work.target.cost
-        return prices.op + prices.byte * (BYTES[before] + BYTES[after]) * elements(value)
+        cost = self.state.target.cost
+        return cost.op + cost.byte * (BYTES[before] + BYTES[after]) * elements(value)
 
-    def step(self, value: Node, precision: str) -> float:
-        form, span = self.work.target.numerics.formats[precision], self.work.facts.span(value)
-        reach = 2 * max(-span[0], span[1]) if form.symmetric else width(span)
-        return reach / (form.qmax - form.qmin)
+    def scale(self, value: Node, precision: str) -> float:
+        """The scale of the value's range in this precision."""
+        form, value_range = self.state.target.numerics.formats[precision], self.state.constraints.value_range(value)
+        covered = 2 * max(-value_range[0], value_range[1]) if form.symmetric else width(value_range)
+        return covered / (form.qmax - form.qmin)
 
     def noise(self, node: Node, precision: str) -> float:
-        """What running the op on integers adds to the noise of the outputs: its result and its weight, rounded."""
+        """Output noise from running the op on integers: from quantizing its result and its weight."""
         if precision == "float":
             return 0.0
-        return self._result(node, precision) + self._weight(node)
+        return self._result_noise(node, precision) + self._weight(node)
 
-    def _result(self, node: Node, precision: str) -> float:
-        noise, facts = self.work.noise, self.work.facts
-        if node in facts.fusable:
+    def _result_noise(self, node: Node, precision: str) -> float:
+        noise, constraints = self.state.noise, self.state.constraints
+        if node in constraints.fusable:
             return 0.0
-        if carriers := facts.bound.get(node, ()):
-            return self._joined(node, carriers, precision)
-        return noise.rounding(node, self.step(node, precision)) * noise.sensitivity(node)
+        if shared := constraints.shared_scale_operands.get(node, ()):
+            return self._shared_scale_noise(node, shared, precision)
+        return noise.rounding_error(node, self.scale(node, precision)) * noise.sensitivity(node)
 
-    def _joined(self, node: Node, carriers: tuple[int, ...], precision: str) -> float:
-        """Operands narrower than what they are joined with are rounded again, to the coarser steps."""
-        values = {i: operands(node)[i] for i in carriers}
-        coarse = max(self.step(v, precision) for v in values.values())
-        coarser = {i: v for i, v in values.items() if self.step(v, precision) < coarse}
-        noise = self.work.noise
-        return sum(noise.rounding(v, coarse) * noise.sensitivity_at(node, i) for i, v in coarser.items())
+    def _shared_scale_noise(self, node: Node, shared: tuple[int, ...], precision: str) -> float:
+        """Operands with a finer scale than the shared one are rounded again, to the coarse one."""
+        values = {i: operands(node)[i] for i in shared}
+        coarsest = max(self.scale(v, precision) for v in values.values())
+        finer = {i: v for i, v in values.items() if self.scale(v, precision) < coarsest}
+        noise = self.state.noise
+        return sum(noise.rounding_error(v, coarsest) * noise.sensitivity_at(node, i) for i, v in finer.items())
 
     def _weight(self, node: Node) -> float:
         if weight_axis(node) is None:
             return 0.0
-        if node not in self._weights:
-            self._weights[node] = weight_noise(node, self.work.target.numerics.weight, self.work)
-        return self._weights[node]
+        if node not in self._weight_noise:
+            self._weight_noise[node] = weight_noise(node, self.state.target.numerics.weight, self.state)
+        return self._weight_noise[node]
 
-    def entering(self, reader: Node, operand: int, precision: str) -> float:
-        """Noise of quantizing a float value where one reader takes it."""
-        value = operands(reader)[operand]
-        if constant_of(value) is None and (value, None) in self.work.fixed_qparams:
+    def operand_noise(self, consumer: Node, operand: int, precision: str) -> float:
+        """Output noise from quantizing a float value at one operand."""
+        value = operands(consumer)[operand]
+        if constant_of(value) is None and (value, None) in self.state.fixed_qparams:
             return 0.0
-        noise = self.work.noise
-        at = self.work.precision_at(reader, operand, precision)
-        return noise.rounding(value, self.step(value, at)) * noise.sensitivity_at(reader, operand)
+        noise = self.state.noise
+        at = self.state.precision_at(consumer, operand, precision)
+        return noise.rounding_error(value, self.scale(value, at)) * noise.sensitivity_at(consumer, operand)
 
     def edges(self, node: Node) -> list[tuple[int, Node]]:
-        """The activations an op reads, with their positions."""
+        """The activations that an op reads, with their operand positions."""
         return [(i, operands(node)[i]) for i in activation_operands(node)]
 
 
 def _weight_bytes(node: Node, precision: str) -> int:
-    """Weights of integer ops take a byte each, whatever their activations take."""
+    """Integer ops have int8 weights, whatever the precision of their activations."""
     if weight_axis(node) is None:
         return 0
     return elements(operands(node)[1]) * (4 if precision == "float" else 1)
 
 
-_counted: dict[tuple[object, ...], float] = {}
+_mac_counts: dict[tuple[object, ...], float] = {}
 
 
-def multiplications(node: Node) -> float:
-    """Multiply-adds, counted by torch itself on values without data; at least one an element."""
-    shapes = tuple(tuple(map(known_size, getattr(n.meta.get("val"), "shape", ()))) for n in (*operands(node), node))
+def mac_count(node: Node) -> float:
+    """Multiply-accumulates by torch's own counter, on fake tensors; at least one per element of the result."""
+    shapes = tuple(tuple(map(size_hint, getattr(n.meta.get("val"), "shape", ()))) for n in (*operands(node), node))
     signature = (node.target, shapes)
-    if signature not in _counted:
-        _counted[signature] = _count(node)
-    return _counted[signature]
+    if signature not in _mac_counts:
+        _mac_counts[signature] = _count_macs(node)
+    return _mac_counts[signature]
 
 
-def _count(node: Node) -> float:
+def _count_macs(node: Node) -> float:
     from torch.utils.flop_counter import FlopCounterMode
 
     counter = FlopCounterMode(display=False)
-    with contextlib.suppress(Exception), counter:  # what cannot be run alone counts as elementwise
+    with contextlib.suppress(Exception), counter:  # an op that cannot run alone counts as elementwise
         evaluate_fake(node)
-    return max(known_size(counter.get_total_flops()) / 2, float(elements(node)))
+    return max(size_hint(counter.get_total_flops()) / 2, float(elements(node)))
 
 
-def weight_noise(node: Node, form: Format, work: Work) -> float:
-    """What storing the weight so adds to the noise of the outputs."""
+def weight_noise(node: Node, form: Format, state: SolverState) -> float:
+    """Output noise from quantizing the op's weight to this format."""
     weight = constant_of(operands(node)[1])
-    assert weight is not None  # relations offers integers only with a static weight
-    return work.noise.of_weight(node, weight, weight_qparams(weight, form, work.target.kernels.weight_axis(node)))
+    assert weight is not None  # constraints allow integers only with a constant weight
+    return state.noise.of_weight(node, weight, weight_qparams(weight, form, state.target.kernels.weight_axis(node)))

@@ -1,4 +1,4 @@
-"""The decisions of a solved plan, each with the rule that made it and the way from the rule to the slot."""
+"""The decisions of a solved plan: for each quantization point the rule that decided, and how it came to its scale."""
 
 from __future__ import annotations
 
@@ -10,132 +10,145 @@ from ingot.capture.op_semantics import operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import constant_of, is_float, output_nodes, source_of
 from ingot.plan.model import Decision, QParams, QuantizationPoint
-from ingot.plan.qparams import bias_qparams, finest_for, weight_qparams, with_factors
-from ingot.plan.state import Place, Work, activations, value_in
+from ingot.plan.qparams import bias_qparams, min_weight_scale, weight_qparams, with_multiplier_bits
+from ingot.plan.state import Point, SolverState, activations, value_at
+from ingot.plan.value_ranges import ValueRange, hull
 
-LONG = 6  # steps of a way that are told
+MAX_STEPS = 6  # of an explanation that are listed
 
 
-def decisions(work: Work) -> Iterator[Decision]:
-    proofs = {m: p for members in work.scale_groups.groups() for m, p in _proofs(members, work).items()}
-    for node in work.module.graph.nodes:
+def decisions(state: SolverState) -> Iterator[Decision]:
+    """In graph order: one decision for each quantization point of an integer op, one for each float op."""
+    reasons = {m: r for members in state.scale_groups.groups() for m, r in _scale_reasons(members, state).items()}
+    for node in state.module.graph.nodes:
         if node.op == "placeholder" and is_float(node):
-            yield _input(node, work)
-        elif work.is_integer(node):
-            yield from _integer(node, work, proofs)
-        elif node in work.precisions:
-            yield _decision((node, None), None, f"float: {work.reasons[node]}", work, ())
+            yield _input(node, state)
+        elif state.is_integer(node):
+            yield from _integer_op(node, state, reasons)
+        elif node in state.precisions:
+            yield _decision((node, None), None, f"float: {state.reasons[node]}", state, ())
         elif node.op == "output":
-            yield from _outputs(node, work, proofs)
+            yield from _outputs(node, state, reasons)
 
 
-Proofs = dict[Place, tuple[str, ...]]
+ScaleReasons = dict[Point, tuple[str, ...]]
 
 
-def _proofs(members: list[Place], work: Work) -> Proofs:
-    """Which values set the range (named by value, not by order), and how each slot comes to share it."""
-    spans = {m: work.span(m) for m in members}
-    low, high = min(s[0] for s in spans.values()), max(s[1] for s in spans.values())
-    setters = [m for m, s in spans.items() if s[0] == low or s[1] == high]
-    names = ", ".join(sorted({value_in(m).name for m in setters}))
-    ways = work.scale_groups.ways(setters[0])
-    return {m: tuple(_proof(m, spans[m], f"{low:.5g} … {high:.5g} set by {names}", ways)) for m in members}
+def _scale_reasons(members: list[Point], state: SolverState) -> ScaleReasons:
+    """The values that set the range of a scale group, and for each member why it shares that range."""
+    ranges = {m: state.value_range(m) for m in members}
+    low, high = hull(ranges.values())
+    setters = [m for m, r in ranges.items() if r[0] == low or r[1] == high]
+    names = ", ".join(sorted({value_at(m).name for m in setters}))
+    paths = state.scale_groups.paths_to(setters[0])
+    text = f"value range {low:.5g} … {high:.5g}, set by {names}"
+    return {m: (text, *_path_reasons(m, ranges[m], paths)) for m in members}
 
 
-def _proof(place: Place, own: tuple[float, float], text: str, ways: dict[Place, tuple[Place, str]]) -> Iterator[str]:
-    yield f"measured {text}"
-    path = list(dict.fromkeys(_path(place, ways)))
-    if path:
-        yield f"its own range is {own[0]:.5g} … {own[1]:.5g}; one scale because:"
-        yield from (f"  {step}" for step in path[:LONG])
-        if len(path) > LONG:
-            yield f"  … and {len(path) - LONG} steps more"
+def _path_reasons(point: Point, own: ValueRange, paths: dict[Point, tuple[Point, str]]) -> Iterator[str]:
+    steps = list(dict.fromkeys(_path(point, paths)))
+    if steps:
+        yield f"own value range {own[0]:.5g} … {own[1]:.5g}; shares the scale because:"
+        yield from (f"  {step}" for step in steps[:MAX_STEPS])
+        if len(steps) > MAX_STEPS:
+            yield f"  … and {len(steps) - MAX_STEPS} more"
 
 
-def _path(place: Place, ways: dict[Place, tuple[Place, str]]) -> Iterator[str]:
-    while place in ways:
-        place, why = ways[place]
+def _path(point: Point, paths: dict[Point, tuple[Point, str]]) -> Iterator[str]:
+    while point in paths:
+        point, why = paths[point]
         yield why
 
 
-def _input(node: Node, work: Work) -> Decision:
-    if (node, None) in work.fixed_qparams:
-        return _decision((node, None), work.qparams[node, None], "graph input, stored as the recipe says", work, ())
-    return _decision((node, None), None, "graph input: stays float, each reader quantizes it", work, ())
+def _input(node: Node, state: SolverState) -> Decision:
+    if (node, None) in state.fixed_qparams:
+        rule = "graph input: qparams from the recipe"
+        return _decision((node, None), state.qparams[node, None], rule, state, ())
+    return _decision((node, None), None, "graph input: float, each consumer quantizes it", state, ())
 
 
-def _outputs(node: Node, work: Work, proofs: Proofs) -> Iterator[Decision]:
-    for i in range(len(output_nodes(work.module))):
-        if (node, i) in work.fixed_qparams:
-            rule = "graph output, stored as the recipe says"
-            yield _decision((node, i), work.qparams[node, i], rule, work, proofs[node, i])
+def _outputs(node: Node, state: SolverState, reasons: ScaleReasons) -> Iterator[Decision]:
+    for i in range(len(output_nodes(state.module))):
+        if (node, i) in state.fixed_qparams:
+            rule = "graph output: qparams from the recipe"
+            yield _decision((node, i), state.qparams[node, i], rule, state, reasons[node, i])
 
 
-def _integer(node: Node, work: Work, proofs: Proofs) -> Iterator[Decision]:
-    for i in activations(node, work):
-        yield _decision((node, i), work.qparams[node, i], _operand_rule(node, i, work), work, proofs[node, i])
-    yield from _weights(node, work)
-    if (node, None) in work.float_points:
-        rule = f"stays float: {work.float_points[node, None]}"
-        yield _decision((node, None), None, rule, work, (_precision(node, work),))
-    elif node in work.fused:
-        rule = f"runs as one kernel with {work.fused[node].name}: nothing is stored between"
-        yield _decision((node, None), None, rule, work, (_precision(node, work),))
+def _integer_op(node: Node, state: SolverState, reasons: ScaleReasons) -> Iterator[Decision]:
+    for i in activations(node, state):
+        yield _decision((node, i), state.qparams[node, i], _operand_rule(node, i, state), state, reasons[node, i])
+    yield from _weight_and_bias(node, state)
+    precision = f"{state.precisions[node]}: {state.reasons[node]}"
+    if (node, None) in state.float_points:
+        yield _decision((node, None), None, f"float: {state.float_points[node, None]}", state, (precision,))
+    elif node in state.fused:
+        rule = f"fused with {state.fused[node].name} into one kernel: not quantized between them"
+        yield _decision((node, None), None, rule, state, (precision,))
     else:
-        effect = work.facts.effects[node]
-        rule = f"{effect.kind.value} numbers: {effect.reason}"
-        proof = (_precision(node, work), *proofs[node, None])
-        yield _decision((node, None), work.qparams[node, None], rule, work, proof)
+        proof = (precision, *reasons[node, None])
+        yield _decision((node, None), state.qparams[node, None], _result_rule(node, state), state, proof)
 
 
-def _precision(node: Node, work: Work) -> str:
-    return f"{work.precisions[node]}: {work.reasons[node]}"
+def _result_rule(node: Node, state: SolverState) -> str:
+    effect = state.constraints.effects[node]
+    scale = "output scale = input scale" if state.shared_scale_operands(node) else "own output scale"
+    return f"{scale}: {effect.kind.value} values ({effect.reason})"
 
 
-def _operand_rule(node: Node, i: int, work: Work) -> str:
+def _operand_rule(node: Node, i: int, state: SolverState) -> str:
     producer = operands(node)[i]
-    if not work.is_stored(producer):
-        return "quantized where it is read"
-    same = work.qparams[node, i] == work.qparams.get((producer, None))
-    return "read as stored" if same else "requantized where it is read"
+    if not state.is_quantized(producer):
+        return "quantized at this operand"
+    same = state.qparams[node, i] == state.qparams.get((producer, None))
+    return "same qparams as the producer" if same else "requantized at this operand"
 
 
-def _weights(node: Node, work: Work) -> Iterator[Decision]:
+def _weight_and_bias(node: Node, state: SolverState) -> Iterator[Decision]:
     if weight_axis(node) is None:
         return
     weight = constant_of(operands(node)[1])
-    assert weight is not None  # relations offers integers only with a static weight
-    x, bias = _input_storage(node, work), constant_of(operands(node)[2]) if len(operands(node)) > 2 else None
-    form = work.weight_form(node)
-    plain = weight_qparams(weight, form, work.target.kernels.weight_axis(node), finest_for(bias, x))
-    storage = _with_factors(node, plain, x, work)
-    asked = "as the recipe asks" if node in work.user_constraints.weights else "for it adds little noise for its bytes"
-    rule = "weight: symmetric, from its own numbers" + (f"; narrow {asked}" if node in work.weights else "")
-    yield _decision((node, 1), storage, rule, work, ())
+    assert weight is not None  # constraints allow integers only with a constant weight
+    x, bias = _input_qparams(node, state), constant_of(operands(node)[2]) if len(operands(node)) > 2 else None
+    axis = state.target.kernels.weight_axis(node)
+    plain = weight_qparams(weight, state.weight_format(node), axis, min_weight_scale(bias, x))
+    qparams = _with_multiplier_bits(node, plain, x, state)
+    yield _decision((node, 1), qparams, _weight_rule(node, state), state, ())
     if bias is not None:
-        rule = "bias: int32 at input scale times weight scale"
-        yield _decision((node, 2), bias_qparams(x, storage), rule, work, ())
+        rule = "bias: int32, input scale times weight scale"
+        yield _decision((node, 2), bias_qparams(x, qparams), rule, state, ())
 
 
-def _with_factors(node: Node, plain: QParams, x: QParams, work: Work) -> QParams:
-    bits, out = (
-        work.target.numerics.multiplier_bits.get(work.precisions[node]),
-        work.qparams.get((work.fused.get(node, node), None)),
-    )
-    return plain if bits is None or out is None else with_factors(plain, x, out, bits)
+def _weight_rule(node: Node, state: SolverState) -> str:
+    if node not in state.weight_formats:
+        return "weight: symmetric, scale from its largest magnitude"
+    requested = node in state.user_constraints.weights
+    why = "requested by the recipe" if requested else "it adds little noise per byte saved"
+    return f"weight: symmetric, scale from its largest magnitude; int4: {why}"
 
 
-def _input_storage(node: Node, work: Work) -> QParams:
-    """What the kernel reads: the op's own operand, or that of the pad that runs inside it."""
-    own = work.qparams.get((node, 0))
-    return own if own is not None else work.qparams[operands(node)[0], 0]
+def _with_multiplier_bits(node: Node, weight: QParams, x: QParams, state: SolverState) -> QParams:
+    bits = state.target.numerics.multiplier_bits.get(state.precisions[node])
+    out = state.qparams.get((state.fused.get(node, node), None))
+    return weight if bits is None or out is None else with_multiplier_bits(weight, x, out, bits)
 
 
-def _decision(place: Place, storage: QParams | None, rule: str, work: Work, proof: tuple[str, ...]) -> Decision:
-    node, operand = place
-    reads = operands(node)[operand].name if operand is not None else None
-    because = (*proof, *work.because.get(place, ()))
-    fixed = place in work.fixed
+def _input_qparams(node: Node, state: SolverState) -> QParams:
+    """What the kernel reads: the op's own operand, or that of a pad that is fused into the kernel."""
+    own = state.qparams.get((node, 0))
+    return own if own is not None else state.qparams[operands(node)[0], 0]
+
+
+def _decision(
+    point: Point, qparams: QParams | None, rule: str, state: SolverState, reasons: tuple[str, ...]
+) -> Decision:
+    node, operand = point
     return Decision(
-        QuantizationPoint(node.name, operand), storage, rule, because, reads, source_of(node), str(node.target), fixed
+        QuantizationPoint(node.name, operand),
+        qparams,
+        rule,
+        because=(*reasons, *state.because.get(point, ())),
+        reads=operands(node)[operand].name if operand is not None else None,
+        source=source_of(node),
+        op=str(node.target),
+        fixed=point in state.frozen,
     )

@@ -1,4 +1,4 @@
-"""Slots whose storage the user gives: graph inputs and outputs, and operands or results of ops a scope names."""
+"""Quantization points whose qparams the user gives: graph inputs and outputs, operands and results named by a scope."""
 
 from __future__ import annotations
 
@@ -13,77 +13,79 @@ from ingot.core.fx import is_float, output_nodes, source_of
 from ingot.errors import InputError, PlanError, nearest
 from ingot.plan.model import QParams
 from ingot.plan.qparams import qparams_for
-from ingot.plan.state import Place, Work, value_in
-from ingot.plan.user_constraints import matches
+from ingot.plan.state import Point, SolverState, value_at
+from ingot.plan.user_constraints import matching_ops
 from ingot.targets.base import Format
 
+Request = tuple[Point, Spec, str, int]  # point, wanted spec, who asks, number of ops that the scope matches
 
-def pin(work: Work) -> None:
-    """Fill in work.fixed_qparams; of scopes the narrowest wins, two of one size that differ are a contradiction."""
-    narrow: dict[Place, int] = {}
-    for place, spec, rule, size in (*_inputs(work), *_outputs(work), *_scoped(work)):
-        wanted = qparams_of(spec, place, work)
-        known = work.fixed_qparams.setdefault(place, (wanted, rule))
-        _on_integers(place[0], work)
-        if narrow.setdefault(place, size) == size and known[0] != wanted:
+
+def fix_qparams(state: SolverState) -> None:
+    """Fill in state.fixed_qparams. The most specific scope wins; two equally specific ones must agree."""
+    specificity: dict[Point, int] = {}
+    for point, spec, rule, size in (*_inputs(state), *_outputs(state), *_scoped(state)):
+        wanted = _qparams_of(spec, point, state)
+        known = state.fixed_qparams.setdefault(point, (wanted, rule))
+        _require_integers(point[0], state)
+        if specificity.setdefault(point, size) == size and known[0] != wanted:
             raise PlanError(
-                f"{place[0].name} is asked to be stored in two ways",
-                where=source_of(place[0]),
+                f"two different qparams are requested for {point[0].name}",
+                where=source_of(point[0]),
                 why=f"{known[1]} asks for {known[0]}; {rule} asks for {wanted}",
-                hint="leave one of them out",
+                hint="remove one of the two requests",
             )
 
 
-def _on_integers(node: Node, work: Work) -> None:
-    """Who says how an op stores numbers asks for integers, if it can have them."""
-    options = work.facts.options.get(node, {})
+def _require_integers(node: Node, state: SolverState) -> None:
+    """Qparams for an op are a request for integers, if it can run on them."""
+    options = state.constraints.options.get(node, {})
     if len(options) > 1:
-        work.facts.options[node] = {p: who for p, who in options.items() if p != "float"}
+        state.constraints.options[node] = {p: who for p, who in options.items() if p != "float"}
 
 
-def refuse_idle(work: Work) -> None:
-    """A demand that cannot take effect is not passed over: the op is float, or what is pinned is no activation."""
-    for place, (storage, rule) in work.fixed_qparams.items():
-        if place[0].op == "call_function" and place not in work.scale_groups:
-            why = work.reasons.get(place[0], "") if not work.is_integer(place[0]) else "that operand is no activation"
-            raise PlanError(
-                f"{rule} asks for {storage}, and nothing is stored there", where=source_of(place[0]), why=why
-            )
+def refuse_unused(state: SolverState) -> None:
+    """A request without effect is an error: the op runs in float, or the operand is not an activation."""
+    for point, (qparams, rule) in state.fixed_qparams.items():
+        if point[0].op == "call_function" and point not in state.scale_groups:
+            integer = state.is_integer(point[0])
+            why = "that operand is not an activation" if integer else state.reasons.get(point[0], "")
+            what = f"{rule} asks for {qparams}, but nothing is quantized there"
+            raise PlanError(what, where=source_of(point[0]), why=why)
 
 
-def qparams_of(spec: Spec, place: Place, work: Work) -> QParams:
-    """As given; or from the measured range, in the given type."""
+def _qparams_of(spec: Spec, point: Point, state: SolverState) -> QParams:
+    """As given; without a scale, from the measured range in the given type."""
     assert spec.qmin is not None
     assert spec.qmax is not None
     if spec.scale is not None:
         return QParams(spec.dtype, spec.scale, spec.zero_point, spec.qmin, spec.qmax)
-    form = next((f for f in work.target.numerics.formats.values() if f.dtype == spec.dtype), None)
+    form = next((f for f in state.target.numerics.formats.values() if f.dtype == spec.dtype), None)
     if form is None or spec.is_cut:
         form = Format(spec.dtype, spec.qmin, spec.qmax, form.symmetric if form else spec.dtype == "int16")
-    return qparams_for(*work.span(place), form)
+    return qparams_for(*state.value_range(point), form)
 
 
-def _inputs(work: Work) -> Iterator[tuple[Place, Spec, str, int]]:
-    nodes = [n for n in work.module.graph.nodes if n.op == "placeholder"]
-    for i, spec in _by_position(work.recipe.inputs, [n.name for n in nodes], "input"):
+def _inputs(state: SolverState) -> Iterator[Request]:
+    nodes = [n for n in state.module.graph.nodes if n.op == "placeholder"]
+    for i, spec in _by_position(state.recipe.inputs, [n.name for n in nodes], "input"):
         _must_be_float(nodes[i], "input")
         yield (nodes[i], None), spec, f"input '{nodes[i].name}' of the recipe", 1
 
 
-def _outputs(work: Work) -> Iterator[tuple[Place, Spec, str, int]]:
-    nodes, last = output_nodes(work.module), next(n for n in reversed(work.module.graph.nodes) if n.op == "output")
-    for i, spec in _by_position(work.recipe.outputs, [n.name for n in nodes], "output"):
+def _outputs(state: SolverState) -> Iterator[Request]:
+    nodes, last = output_nodes(state.module), next(n for n in reversed(state.module.graph.nodes) if n.op == "output")
+    for i, spec in _by_position(state.recipe.outputs, [n.name for n in nodes], "output"):
         _must_be_float(nodes[i], "output")
         yield (last, i), spec, f"output {i} of the recipe", 1
 
 
 def _must_be_float(node: Node, what: str) -> None:
     if not is_float(node):
-        raise InputError(f"{what} '{node.name}' holds no float numbers: there is nothing to quantize")
+        raise InputError(f"{what} '{node.name}' is not floating point: it cannot be quantized")
 
 
 def _by_position(specs: Specs, names: list[str], what: str) -> Iterator[tuple[int, Spec]]:
-    """A list must have one entry for each; a table names those it means."""
+    """A list has one entry for each input (or output); a table names some of them."""
     listed = [k for k, _ in specs if isinstance(k, int)]
     if listed and len(listed) != len(names):
         raise InputError(f"the recipe has {len(listed)} {what}s, the model has {len(names)}: {', '.join(names)}")
@@ -94,20 +96,20 @@ def _by_position(specs: Specs, names: list[str], what: str) -> Iterator[tuple[in
             yield (k if isinstance(k, int) else names.index(k)), spec
 
 
-def _scoped(work: Work) -> Iterator[tuple[Place, Spec, str, int]]:
-    nodes = list(work.facts.options)
-    asked = [(s, matches(s, nodes)) for s in work.recipe.scopes if s.inputs or s.output]
-    for scope, found in sorted(asked, key=lambda a: len(a[1])):
+def _scoped(state: SolverState) -> Iterator[Request]:
+    nodes = list(state.constraints.options)
+    matched = [(s, matching_ops(s, nodes)) for s in state.recipe.scopes if s.inputs or s.output]
+    for scope, found in sorted(matched, key=lambda m: len(m[1])):
         for node in (n for n in nodes if n in found):
-            for place, spec in _asked(node, scope):
-                rule = f"the scope {scope}, {'output' if place[1] is None else f'input {place[1]}'}"
+            for point, spec in _points_of(node, scope):
+                rule = f"the scope {scope}, {'output' if point[1] is None else f'input {point[1]}'}"
                 if spec.is_float:
-                    _leave_float(place, rule, work)
+                    _require_float(point, rule, state)
                 else:
-                    yield place, spec, rule, len(found)
+                    yield point, spec, rule, len(found)
 
 
-def _asked(node: Node, scope: Scope) -> Iterator[tuple[Place, Spec]]:
+def _points_of(node: Node, scope: Scope) -> Iterator[tuple[Point, Spec]]:
     if scope.output is not None:
         yield (node, None), scope.output
     for i, spec in scope.inputs:
@@ -116,43 +118,44 @@ def _asked(node: Node, scope: Scope) -> Iterator[tuple[Place, Spec]]:
             yield (node, i), spec
 
 
-def _leave_float(place: Place, rule: str, work: Work) -> None:
-    """One side of an op that runs on integers otherwise: only where the backend says that it can."""
-    node, operand = place
-    if "float" not in work.facts.apart.get(node, {}).get(operand, ()):
-        why = "an op of this target reads and gives everything in its own precision"
+def _require_float(point: Point, rule: str, state: SolverState) -> None:
+    """A float operand or result of an integer op: only where the target has such a kernel."""
+    node, operand = point
+    if "float" not in state.constraints.operand_formats.get(node, {}).get(operand, ()):
+        why = "this target needs all operands and results of an op in one precision"
         hint = "ask for the precision of the op: precision = 'float'"
         raise PlanError(f"{rule} asks for float", where=source_of(node), why=why, hint=hint)
-    work.float_points[place] = rule
+    state.float_points[point] = rule
 
 
 def _must_exist(operand: str | int, node: Node, scope: Scope) -> None:
     count = len(operands(node))
     if isinstance(operand, str) or operand >= count:
-        why = f"{node.name} reads {count} values, by position"
-        raise InputError(f"the scope {scope} speaks of operand {operand}", where=source_of(node), why=why)
+        why = f"{node.name} has {count} operands, named by position"
+        raise InputError(f"the scope {scope} names operand {operand}", where=source_of(node), why=why)
 
 
-def refuse_conflicts(work: Work) -> None:
-    """Pins of one class must agree: what an op forces between them cannot be undone by a requantize."""
-    first: dict[Place, Place] = {}
-    for place in work.fixed_qparams:
-        if place[0].op in ("placeholder", "output"):
-            continue  # on an edge, not inside an op: requantizing there is possible
-        other = first.setdefault(work.scale_groups.find(place), place)
-        if work.fixed_qparams[other][0] != work.fixed_qparams[place][0]:
-            raise _conflict(other, place, work)
+def refuse_conflicts(state: SolverState) -> None:
+    """Given qparams in one scale group must agree: inside an op no requantize can separate them."""
+    first: dict[Point, Point] = {}
+    for point in state.fixed_qparams:
+        if point[0].op in ("placeholder", "output"):
+            continue  # on an edge: a requantize is possible there
+        other = first.setdefault(state.scale_groups.find(point), point)
+        if state.fixed_qparams[other][0] != state.fixed_qparams[point][0]:
+            raise _conflict(other, point, state)
 
 
-def _conflict(a: Place, b: Place, work: Work) -> PlanError:
-    ways, path, here = work.scale_groups.ways(a), [], b
+def _conflict(a: Point, b: Point, state: SolverState) -> PlanError:
+    paths, steps, here = state.scale_groups.paths_to(a), [], b
     while here != a:
-        here, why = ways[here]
-        path.append(why)
-    (x, rule_x), (y, rule_y) = work.fixed_qparams[a], work.fixed_qparams[b]
+        here, why = paths[here]
+        steps.append(why)
+    links = "; ".join(dict.fromkeys(reversed(steps)))
+    (x, rule_x), (y, rule_y) = state.fixed_qparams[a], state.fixed_qparams[b]
     return PlanError(
-        f"{value_in(a).name} and {value_in(b).name} must be stored alike, and are asked not to be",
+        f"{value_at(a).name} and {value_at(b).name} share one scale, but different qparams are requested",
         where=f"{source_of(a[0])} and {source_of(b[0])}",
-        why=f"{rule_x} asks for {x}; {rule_y} asks for {y}; between them: {'; '.join(dict.fromkeys(reversed(path)))}",
-        hint="ask for the same on both sides, or only on one",
+        why=f"{rule_x} asks for {x}; {rule_y} asks for {y}; they are linked: {links}",
+        hint="request the same qparams for both, or for one of them only",
     )

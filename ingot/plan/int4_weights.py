@@ -1,6 +1,7 @@
-"""Narrower weights (int4): where a recipe asks for them, and where they are cheapest if it says what they may cost.
+"""int4 weights: where a recipe asks for them, and where they add least noise if it allows a loss of SQNR.
 
-Never for nothing: beside boxes in pixels the noise of scores is nothing, and with four bits 22 dB were left of them.
+Without a budget there are none: next to box coordinates in pixels the noise of scores is invisible in the predicted
+SQNR, and with int4 weights 22 dB were left of the scores.
 """
 
 from __future__ import annotations
@@ -13,45 +14,45 @@ from ingot.core.fx import source_of
 from ingot.errors import PlanError
 from ingot.plan.cost_model import weight_noise
 from ingot.plan.noise_model import elements
-from ingot.plan.state import Work
+from ingot.plan.state import SolverState
 from ingot.targets.base import Format
 
-FITS = {"int4": "int8"}  # TOSA's rows of legal operands: int16 goes with int8 weights only
+ACTIVATIONS = {"int4": "int8"}  # TOSA has int4 weights with int8 activations only
 
 
-def narrow(work: Work) -> None:
-    """Fill in work.weights, the ops whose weights are stored in another form than the target's usual one."""
-    weighted = [n for n in work.precisions if work.is_integer(n) and weight_axis(n) is not None]
+def choose_int4_weights(state: SolverState) -> None:
+    """Fill in state.weight_formats."""
+    numerics, asked = state.target.numerics, state.user_constraints.weights
+    weighted = [n for n in state.precisions if state.is_integer(n) and weight_axis(n) is not None]
     for node in weighted:
-        scope = work.user_constraints.weights.get(node)
-        if scope is not None and scope.weights in work.target.numerics.int4_weights:
-            work.weights[node] = _asked(node, str(scope.weights), work)
-    for name, form in work.target.numerics.int4_weights.items() if work.target.numerics.packs_int4 else ():
-        free = [n for n in weighted if work.precisions[n] == FITS[name] and n not in work.user_constraints.weights]
-        _cheapest(free, form, work)
+        scope = asked.get(node)
+        if scope is not None and scope.weights in numerics.int4_weights:
+            state.weight_formats[node] = _requested(node, str(scope.weights), state)
+    for name, form in numerics.int4_weights.items() if numerics.packs_int4 else ():
+        free = [n for n in weighted if state.precisions[n] == ACTIVATIONS[name] and n not in asked]
+        _choose_within_budget(free, form, state)
 
 
-def _asked(node: Node, wish: str, work: Work) -> Format:
-    if work.precisions[node] != FITS[wish]:
+def _requested(node: Node, name: str, state: SolverState) -> Format:
+    if state.precisions[node] != ACTIVATIONS[name]:
         raise PlanError(
-            f"'{node.name}' cannot have {wish} weights",
+            f"'{node.name}' cannot have {name} weights",
             where=source_of(node),
-            why=f"they are multiplied with {FITS[wish]} only, and it runs in {work.precisions[node]}",
-            hint=f"ask for precision {FITS[wish]} there too",
+            why=f"{name} weights need {ACTIVATIONS[name]} activations, and the op runs in {state.precisions[node]}",
+            hint=f"ask for precision {ACTIVATIONS[name]} too",
         )
-    return work.target.numerics.int4_weights[wish]
+    return state.target.numerics.int4_weights[name]
 
 
-def _cheapest(free: list[Node], form: Format, work: Work) -> None:
-    """Those that save most bytes for the noise they add, as long as all of it together stays in the budget."""
-    room = work.total_noise * (10 ** (work.recipe.int4_sqnr_budget_db / 10) - 1)
-    added = (
-        {n: weight_noise(n, form, work) - weight_noise(n, work.target.numerics.weight, work) for n in free}
-        if room > 0
-        else {}
-    )
+def _choose_within_budget(free: list[Node], form: Format, state: SolverState) -> None:
+    """Greedy by added noise per byte saved, until the noise budget is used up."""
+    budget = state.total_noise * (10 ** (state.recipe.int4_sqnr_budget_db / 10) - 1)
+    if budget <= 0:
+        return
+    default = state.target.numerics.weight
+    added = {n: weight_noise(n, form, state) - weight_noise(n, default, state) for n in free}
     for node in sorted(added, key=lambda n: added[n] / elements(operands(n)[1])):
-        if added[node] <= room:
-            room -= max(added[node], 0.0)
-            work.weights[node] = form
-            work.total_noise += added[node]
+        if added[node] <= budget:
+            budget -= max(added[node], 0.0)
+            state.weight_formats[node] = form
+            state.total_noise += added[node]

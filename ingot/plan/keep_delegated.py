@@ -1,6 +1,6 @@
-"""On a target without float, what could run on integers does: float there means the host, and another delegate.
+"""On a target without float kernels, ops that can run on integers do: a float op would split the delegate.
 
-Only a group of ops that does nothing but move numbers between ops of the host may stay with them.
+The exception is a group of ops that only moves values between host ops: it may stay on the host with them.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from torch.fx import Node
 
 from ingot.capture.op_semantics import Kind
 from ingot.plan.scale_groups import DisjointSets
-from ingot.plan.state import Work
+from ingot.plan.state import SolverState
 
 
-def stay_inside(work: Work) -> None:
-    """Take float from the options of ops that have another, group by group."""
-    if work.target.numerics.runs_float:
+def keep_delegated(state: SolverState) -> None:
+    """Remove float from the options of ops that can run on integers, group by group."""
+    if state.target.numerics.runs_float:
         return
-    for group in _groups(work):
-        if any(work.facts.effects[n].kind is not Kind.MOVES for n in group):
+    for group in _connected_groups(state):
+        if any(state.constraints.effects[n].kind is not Kind.MOVES for n in group):
             for node in group:
-                work.facts.options[node].pop("float", None)
+                state.constraints.options[node].pop("float", None)
 
 
-def _groups(work: Work) -> Iterator[list[Node]]:
-    """Ops with a choice, joined by what one makes and another reads."""
-    free = [n for n, options in work.facts.options.items() if len(options) > 1]
+def _connected_groups(state: SolverState) -> Iterator[list[Node]]:
+    """Connected components of the ops that have a choice."""
+    free = [n for n, options in state.constraints.options.items() if len(options) > 1]
     groups: DisjointSets[Node] = DisjointSets()
     groups.add(free)
     for node in free:

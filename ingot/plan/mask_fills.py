@@ -1,7 +1,8 @@
-"""Fills of a mask (-inf, -1e9, finfo.min) have no vote on a range, where every reader forgets how low they are.
+"""Mask fill values (-inf, -1e9, finfo.min) are excluded from range estimation where no consumer depends on them.
 
-What a reader can tell apart is found by experiment: it is run on numbers of the measured range with some of them at the
-fill, and again with those at the floor. Equal to a quarter of an int8 step: it cannot tell.
+Whether a consumer depends on a fill value is found by experiment: the op runs on random values of the measured range
+with some elements at the fill value, and again with those elements at a candidate minimum. If the results agree within
+a quarter of an int8 step, the range may end at that minimum.
 """
 
 from __future__ import annotations
@@ -16,57 +17,57 @@ from ingot.capture.op_semantics import operands
 from ingot.capture.op_semantics.harness import ProbeBuilder, ProbeConfig
 from ingot.capture.op_semantics.tagged_values import ProbeError
 from ingot.core.fx import constant_of, is_float, value_name
-from ingot.plan.value_ranges import Span
+from ingot.plan.value_ranges import ValueRange
 
 if TYPE_CHECKING:
-    from ingot.plan.constraints import Constraints as Facts
+    from ingot.plan.constraints import Constraints
 
-GAP = 1024.0  # a fill lies that many times further from zero than everything else
-LOUD = 1e3  # and no nearer than this
-REACH = 8.0  # exp(-8) is less than a tenth of an int8 step of a probability
-CANNOT_TELL = 1 / 1024
+FILL_GAP = 1024.0  # a fill value is that many times further from zero than all other values
+MIN_FILL_MAGNITUDE = 1e3
+SOFTMAX_MARGIN = 8.0  # exp(-8) is less than a tenth of an int8 step of a probability
+RELATIVE_TOLERANCE = 1 / 1024  # of results that count as equal
 
 
-def body(stats: Stats) -> Span | None:
-    """The range without fills: what lies before a gap in the histogram, going down from zero; None without a gap."""
+def bulk_range(stats: Stats) -> ValueRange | None:
+    """The range without fill values: from max down to the first gap in the histogram; None without a gap."""
     if stats.nonfinite:
         return (stats.min, stats.max) if stats.finite and stats.neginf == stats.nonfinite else None
-    reach, lowest = max(stats.max, 0.0), 0.0
-    for near, far in _downwards(stats):
-        if near > max(reach * GAP, LOUD):
+    magnitude, lowest = max(stats.max, 0.0), 0.0
+    for near, far in _negative_bins(stats):
+        if near > max(magnitude * FILL_GAP, MIN_FILL_MAGNITUDE):
             return lowest, stats.max
-        reach, lowest = max(reach, far), -far
+        magnitude, lowest = max(magnitude, far), -far
     return None
 
 
-def _downwards(stats: Stats) -> list[tuple[float, float]]:
-    """The distances from zero of the ends of each negative bin, nearest first."""
-    ends = zip(*(e.tolist() for e in stats.edges()), strict=True)
-    return sorted((-high, -low) for low, high in ends if low < 0)
+def _negative_bins(stats: Stats) -> list[tuple[float, float]]:
+    """The magnitudes of both edges of each negative bin, smallest first."""
+    edges = zip(*(e.tolist() for e in stats.edges()), strict=True)
+    return sorted((-high, -low) for low, high in edges if low < 0)
 
 
-def range_without_fills(value: Node, found: Facts) -> Span | None:
-    """The range without fills, down to the highest floor that no reader can tell from them; None where one can."""
-    filled = _filled(value, found)
-    if filled is None:
+def range_without_fills(value: Node, found: Constraints) -> ValueRange | None:
+    """The range down to the highest minimum that no consumer can tell from the fill value; None where there is none."""
+    fill_and_rest = _fill_and_rest(value, found)
+    if fill_and_rest is None:
         return None
-    fill, rest = filled
-    floors = (f for f in sorted(_floors(value, rest, found), reverse=True) if fill < f)
-    floor = next((f for f in floors if _forgotten(value, fill, f, rest, found)), None)
-    return None if floor is None else (floor, rest[1])
+    fill, rest = fill_and_rest
+    minima = (m for m in sorted(_candidate_minima(value, rest, found), reverse=True) if fill < m)
+    minimum = next((m for m in minima if _ignored_by_consumers(value, fill, m, rest, found)), None)
+    return None if minimum is None else (minimum, rest[1])
 
 
-def _filled(value: Node, found: Facts) -> tuple[float, Span] | None:
-    """The fill and the range of everything else: of what was recorded, or of a constant that a filled value reads."""
+def _fill_and_rest(value: Node, found: Constraints) -> tuple[float, ValueRange] | None:
+    """The fill value and the range of all other values: from statistics, or from the constant of an additive mask."""
     constant = constant_of(value)
     if constant is not None and is_float(value):
-        return _parts(constant.detach()) if any(u in found.mask_fills for u in value.users) else None
+        return _split(constant.detach()) if any(u in found.mask_fills for u in value.users) else None
     stats = found.ranges.values.get(value_name(value)) if is_float(value) else None
-    rest = body(stats) if stats is not None else None
+    rest = bulk_range(stats) if stats is not None else None
     return None if stats is None or rest is None else (-torch.inf if stats.nonfinite else stats.min, rest)
 
 
-def _parts(constant: torch.Tensor) -> tuple[float, Span] | None:
+def _split(constant: torch.Tensor) -> tuple[float, ValueRange] | None:
     if not constant.numel() or constant.isnan().any():
         return None
     fill = float(constant.min())
@@ -74,53 +75,57 @@ def _parts(constant: torch.Tensor) -> tuple[float, Span] | None:
     return fill, ((float(rest.min()), float(rest.max())) if rest.numel() else (0.0, 0.0))
 
 
-def _floors(value: Node, rest: Span, found: Facts) -> set[float]:
-    """Where a fill may end up: under the rest, deep enough for one exp, or for what the readers make of it."""
+def _candidate_minima(value: Node, rest: ValueRange, found: Constraints) -> set[float]:
+    """Low enough for a softmax, or for the ranges that the consumers of the value have without fills."""
     low, high = rest
     after = [found.mask_fills[u] for u in value.users if u in found.mask_fills]
-    deep = (low - k * (t[1] - t[0]) for t in after for k in (1, 2))
-    return {min(low, high - REACH), low - REACH, *(t[0] for t in after), *deep}
+    deeper = (low - k * (r[1] - r[0]) for r in after for k in (1, 2))
+    return {min(low, high - SOFTMAX_MARGIN), low - SOFTMAX_MARGIN, *(r[0] for r in after), *deeper}
 
 
-def _forgotten(value: Node, fill: float, floor: float, rest: Span, found: Facts) -> bool:
-    """Every reader, at once or behind ops that only carry the value on, gives the same for fill and floor."""
-    return bool(value.users) and all(_forgets(user, value, fill, floor, rest, found) for user in value.users)
+def _ignored_by_consumers(value: Node, fill: float, minimum: float, rest: ValueRange, found: Constraints) -> bool:
+    """Every consumer, direct or behind ops that only carry the value on, computes the same for fill and minimum."""
+    return bool(value.users) and all(_ignored_by(user, value, fill, minimum, rest, found) for user in value.users)
 
 
-def _forgets(reader: Node, value: Node, fill: float, floor: float, rest: Span, found: Facts) -> bool:
-    if not is_float(reader):
+def _ignored_by(consumer: Node, value: Node, fill: float, minimum: float, rest: ValueRange, found: Constraints) -> bool:
+    if not is_float(consumer):
         return False
     try:
-        if _cannot_tell(reader, value, fill, floor, rest, found):
+        if _same_result(consumer, value, fill, minimum, rest, found):
             return True
     except (ProbeError, RuntimeError):
         return False
-    carriers = found.effects[reader].carriers if reader in found.effects else ()
-    carried = any(operands(reader)[i] is value for i in carriers)
-    return carried and reader not in found.mask_fills and _forgotten(reader, fill, floor, rest, found)
+    carriers = found.effects[consumer].carriers if consumer in found.effects else ()
+    carried = any(operands(consumer)[i] is value for i in carriers)
+    return carried and consumer not in found.mask_fills and _ignored_by_consumers(consumer, fill, minimum, rest, found)
 
 
-def _cannot_tell(reader: Node, value: Node, fill: float, floor: float, rest: Span, found: Facts) -> bool:
-    """By experiment; what the reader makes is looked at down to its own floor."""
-    probe = ProbeBuilder(reader, ProbeConfig(torch.float32, "small", 0, shrunk=True), constant_of).build()
-    generator, read = torch.Generator().manual_seed(3), [operands(reader)[s.operand] for s in probe.float_args]
-    spans = [rest if v is value else found.span(v) for v in read]
+def _same_result(
+    consumer: Node, value: Node, fill: float, minimum: float, rest: ValueRange, found: Constraints
+) -> bool:
+    """By experiment. A result with fill values of its own is compared above its own minimum."""
+    probe = ProbeBuilder(consumer, ProbeConfig(torch.float32, "small", 0, shrunk=True), constant_of).build()
+    generator, read = torch.Generator().manual_seed(3), [operands(consumer)[s.operand] for s in probe.float_args]
+    ranges = [rest if v is value else found.value_range(v) for v in read]
     floats = [
         torch.rand(s.shape, generator=generator) * (b - a) + a
-        for s, (a, b) in zip(probe.float_args, spans, strict=True)
+        for s, (a, b) in zip(probe.float_args, ranges, strict=True)
     ]
-    masked = [_some(s.shape, generator) for s in probe.float_args]
-    low, far = (
-        probe.run([torch.where(m, at, f) if v is value else f for f, m, v in zip(floats, masked, read, strict=True)])
-        for at in (floor, fill)
+    masks = [_random_mask(s.shape, generator) for s in probe.float_args]
+    with_minimum, with_fill = (
+        probe.run([torch.where(m, at, f) if v is value else f for f, m, v in zip(floats, masks, read, strict=True)])
+        for at in (minimum, fill)
     )
-    if reader in found.mask_fills:
-        low, far = (t.clamp(min=found.mask_fills[reader][0]) for t in (low, far))
-    return bool(torch.isfinite(far).all()) and float((low - far).abs().max()) <= CANNOT_TELL * float(far.abs().max())
+    if consumer in found.mask_fills:
+        with_minimum, with_fill = (t.clamp(min=found.mask_fills[consumer][0]) for t in (with_minimum, with_fill))
+    largest = float(with_fill.abs().max())
+    difference = float((with_minimum - with_fill).abs().max())
+    return bool(torch.isfinite(with_fill).all()) and difference <= RELATIVE_TOLERANCE * largest
 
 
-def _some(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
-    """Elements to fill: never all along a dimension, or a maximum over it would be a fill."""
+def _random_mask(shape: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+    """Elements to fill: never all along a dimension, or a maximum over it would be a fill value."""
     chosen = torch.rand(shape, generator=generator) < 0.5
     for d, size in enumerate(shape):
         if size > 1:

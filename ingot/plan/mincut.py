@@ -1,7 +1,8 @@
-"""The least of a sum of costs over two precisions a node: exact, by a minimum cut.
+"""Exact minimisation of a binary pairwise energy by a minimum s-t cut (Kolmogorov and Zabih, 2004).
 
-Nodes whose own preference outweighs everything their neighbours could say are settled first, again and again; what is
-left falls into small parts, each cut by itself. That keeps the time about linear in the size of the graph.
+Each node takes one of two precisions. Nodes whose unary costs dominate all their pairwise costs are assigned first,
+until none is left. The rest falls into small connected components, each with a cut of its own. That keeps the time
+about linear in the size of the graph.
 """
 
 from __future__ import annotations
@@ -13,119 +14,121 @@ from dataclasses import dataclass, field
 from torch.fx import Node
 
 Pair = tuple[str, str]
-S, T = "integer", "other"
+SOURCE, SINK = "first", "second"
 
 
 @dataclass
-class Energy:
-    """own[n] = (cost of the first label, of the second); push[(a, b)] = cost of a having the first and b the second."""
+class PairwiseEnergy:
+    """unary[n]: costs of the first and the second choice; pairwise[a, b]: cost if a takes the first, b the second."""
 
-    precisions: dict[Node, Pair] = field(default_factory=dict)
-    own: dict[Node, list[float]] = field(default_factory=dict)
-    push: dict[tuple[Node, Node], float] = field(default_factory=dict)
+    choices: dict[Node, Pair] = field(default_factory=dict)
+    unary: dict[Node, list[float]] = field(default_factory=dict)
+    pairwise: dict[tuple[Node, Node], float] = field(default_factory=dict)
 
-    def add(self, node: Node, costs: dict[str, float], precisions: Pair) -> None:
-        self.precisions[node] = precisions
-        self.own[node] = [costs[precisions[0]], costs[precisions[1]]]
+    def add_node(self, node: Node, costs: dict[str, float], choices: Pair) -> None:
+        self.choices[node] = choices
+        self.unary[node] = [costs[choices[0]], costs[choices[1]]]
 
-    def edge(self, a: Node, b: Node, la: Pair, lb: Pair, cost: Callable[[str, str], float]) -> None:
-        """Between two free nodes the cost is split into its parts; next to a settled one it is that of the other."""
-        free_a, free_b = la[0] != la[1], lb[0] != lb[1]
+    def add_edge(self, a: Node, b: Node, of_a: Pair, of_b: Pair, cost: Callable[[str, str], float]) -> None:
+        """A pairwise cost between two free nodes; next to a fixed node it is a unary cost of the other."""
+        free_a, free_b = of_a[0] != of_a[1], of_b[0] != of_b[1]
         if free_a and free_b:
-            self._both(a, b, [[cost(x, y) for y in lb] for x in la])
+            self._add_pairwise(a, b, [[cost(x, y) for y in of_b] for x in of_a])
         elif free_a:
-            self._own(a, [cost(x, lb[0]) for x in la])
+            self._add_unary(a, [cost(x, of_b[0]) for x in of_a])
         elif free_b:
-            self._own(b, [cost(la[0], y) for y in lb])
+            self._add_unary(b, [cost(of_a[0], y) for y in of_b])
 
-    def _own(self, node: Node, costs: list[float]) -> None:
-        self.own[node] = [c + d for c, d in zip(self.own[node], costs, strict=True)]
+    def _add_unary(self, node: Node, costs: list[float]) -> None:
+        self.unary[node] = [c + d for c, d in zip(self.unary[node], costs, strict=True)]
 
-    def _both(self, a: Node, b: Node, c: list[list[float]]) -> None:
-        """c[x][y] with c00 + c11 <= c01 + c10 (alike is never dearer) as own costs and one push."""
-        self._own(a, [0.0, c[1][0] - c[0][0]])
-        self._own(b, [c[0][0], c[0][0] + c[1][1] - c[1][0]])
-        self.push[a, b] = self.push.get((a, b), 0.0) + max(c[0][1] + c[1][0] - c[0][0] - c[1][1], 0.0)
-
-
-def least(energy: Energy) -> dict[Node, str]:
-    """The precision of every node that has a choice."""
-    free = {n for n, (a, b) in energy.precisions.items() if a != b}
-    near = _neighbours(energy, free)
-    sides = _settled(energy, free, near)
-    for part in _parts(free - sides.keys(), near):
-        sides |= _cut(part, energy, near, sides)
-    return {n: energy.precisions[n][side] for n, side in sides.items()}
+    def _add_pairwise(self, a: Node, b: Node, c: list[list[float]]) -> None:
+        """Submodular costs c[x][y] (c00 + c11 <= c01 + c10) as unary costs and one non-negative pairwise cost."""
+        self._add_unary(a, [0.0, c[1][0] - c[0][0]])
+        self._add_unary(b, [c[0][0], c[0][0] + c[1][1] - c[1][0]])
+        self.pairwise[a, b] = self.pairwise.get((a, b), 0.0) + max(c[0][1] + c[1][0] - c[0][0] - c[1][1], 0.0)
 
 
-def _neighbours(energy: Energy, free: set[Node]) -> dict[Node, dict[Node, None]]:
-    near: dict[Node, dict[Node, None]] = {n: {} for n in energy.precisions if n in free}
-    for a, b in energy.push:
-        near[a][b] = near[b][a] = None
-    return near
+Neighbours = dict[Node, dict[Node, None]]
+Assignment = dict[Node, int]  # 0: the first choice, 1: the second
 
 
-def _settled(energy: Energy, free: set[Node], near: dict[Node, dict[Node, None]]) -> dict[Node, int]:
-    """Nodes that no choice of the undecided neighbours could sway."""
-    sides: dict[Node, int] = {}
-    waiting = deque(near)
-    while waiting:
-        node = waiting.popleft()
-        if node in sides:
+def minimize(energy: PairwiseEnergy) -> dict[Node, str]:
+    """The optimal precision of every free node."""
+    free = {n for n, (a, b) in energy.choices.items() if a != b}
+    neighbours = _neighbours(energy, free)
+    assigned = _assign_dominated(energy, neighbours)
+    for component in _components(free - assigned.keys(), neighbours):
+        assigned |= _cut(component, energy, neighbours, assigned)
+    return {n: energy.choices[n][choice] for n, choice in assigned.items()}
+
+
+def _neighbours(energy: PairwiseEnergy, free: set[Node]) -> Neighbours:
+    neighbours: Neighbours = {n: {} for n in energy.choices if n in free}
+    for a, b in energy.pairwise:
+        neighbours[a][b] = neighbours[b][a] = None
+    return neighbours
+
+
+def _assign_dominated(energy: PairwiseEnergy, neighbours: Neighbours) -> Assignment:
+    """Nodes whose choice is optimal whatever their unassigned neighbours take."""
+    assigned: Assignment = {}
+    queue = deque(neighbours)
+    while queue:
+        node = queue.popleft()
+        if node in assigned:
             continue
-        first, second = _costs(node, energy, near, sides)
-        open_ = [m for m in near[node] if m not in sides]
-        if second - first >= sum(energy.push.get((node, m), 0.0) for m in open_):
-            sides[node] = 0
-        elif first - second >= sum(energy.push.get((m, node), 0.0) for m in open_):
-            sides[node] = 1
-        if node in sides:
-            waiting.extend(open_)
-    return sides
+        first, second = _unary_costs(node, energy, neighbours, assigned)
+        unassigned = [m for m in neighbours[node] if m not in assigned]
+        if second - first >= sum(energy.pairwise.get((node, m), 0.0) for m in unassigned):
+            assigned[node] = 0
+        elif first - second >= sum(energy.pairwise.get((m, node), 0.0) for m in unassigned):
+            assigned[node] = 1
+        if node in assigned:
+            queue.extend(unassigned)
+    return assigned
 
 
-def _costs(node: Node, energy: Energy, near: dict[Node, dict[Node, None]], sides: dict[Node, int]) -> list[float]:
-    """Own costs, with those towards neighbours that are settled."""
-    first, second = energy.own[node]
-    for m in near[node]:
-        if sides.get(m) == 1:
-            first += energy.push.get((node, m), 0.0)
-        elif sides.get(m) == 0:
-            second += energy.push.get((m, node), 0.0)
+def _unary_costs(node: Node, energy: PairwiseEnergy, neighbours: Neighbours, assigned: Assignment) -> list[float]:
+    """Unary costs plus the pairwise costs towards assigned neighbours."""
+    first, second = energy.unary[node]
+    for m in neighbours[node]:
+        if assigned.get(m) == 1:
+            first += energy.pairwise.get((node, m), 0.0)
+        elif assigned.get(m) == 0:
+            second += energy.pairwise.get((m, node), 0.0)
     return [first, second]
 
 
-def _parts(left: set[Node], near: dict[Node, dict[Node, None]]) -> list[list[Node]]:
-    """The undecided nodes, by connection."""
-    parts, seen = [], set[Node]()
-    for start in (n for n in near if n in left):
+def _components(nodes: set[Node], neighbours: Neighbours) -> list[list[Node]]:
+    """Connected components of the unassigned nodes."""
+    components, seen = [], set[Node]()
+    for start in (n for n in neighbours if n in nodes):
         if start in seen:
             continue
-        part, waiting = [], deque([start])
+        component, queue = [], deque([start])
         seen.add(start)
-        while waiting:
-            part.append(node := waiting.popleft())
-            fresh = [m for m in near[node] if m in left and m not in seen]
+        while queue:
+            component.append(node := queue.popleft())
+            fresh = [m for m in neighbours[node] if m in nodes and m not in seen]
             seen.update(fresh)
-            waiting.extend(fresh)
-        parts.append(part)
-    return parts
+            queue.extend(fresh)
+        components.append(component)
+    return components
 
 
-def _cut(
-    part: list[Node], energy: Energy, near: dict[Node, dict[Node, None]], sides: dict[Node, int]
-) -> dict[Node, int]:
-    """The first precision is the side of the source: who is cut from it pays the second precision's cost."""
+def _cut(component: list[Node], energy: PairwiseEnergy, neighbours: Neighbours, assigned: Assignment) -> Assignment:
+    """Nodes on the source side take their first choice; cutting a node from the source costs its second."""
     import networkx
 
-    graph, number = networkx.DiGraph(), {n: i for i, n in enumerate(part)}
-    for n in part:
-        first, second = _costs(n, energy, near, sides)
+    graph, number = networkx.DiGraph(), {n: i for i, n in enumerate(component)}
+    for n in component:
+        first, second = _unary_costs(n, energy, neighbours, assigned)
         base = min(first, second)
-        graph.add_edge(S, number[n], capacity=second - base)
-        graph.add_edge(number[n], T, capacity=first - base)
-        for m in near[n]:
+        graph.add_edge(SOURCE, number[n], capacity=second - base)
+        graph.add_edge(number[n], SINK, capacity=first - base)
+        for m in neighbours[n]:
             if m in number:
-                graph.add_edge(number[n], number[m], capacity=energy.push.get((n, m), 0.0))
-    _, (source, _) = networkx.minimum_cut(graph, S, T)
-    return {n: 0 if number[n] in source else 1 for n in part}
+                graph.add_edge(number[n], number[m], capacity=energy.pairwise.get((n, m), 0.0))
+    _, (source_side, _) = networkx.minimum_cut(graph, SOURCE, SINK)
+    return {n: 0 if number[n] in source_side else 1 for n in component}

@@ -1,4 +1,4 @@
-"""The plan as plain data: what every value is stored as, at its producer and at each reader, and why."""
+"""The plan as plain data: the qparams of every quantization point, and the reason for each."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ VERSION = 1
 
 
 def as_float32(scale: float | tuple[float, ...]) -> float | tuple[float, ...]:
+    """The scale (or the scales of all channels) rounded to float32."""
     rounded = struct.unpack(f"{len(s)}f", struct.pack(f"{len(s)}f", *s)) if (s := _as_tuple(scale)) else ()
     return rounded if isinstance(scale, tuple) else rounded[0]
 
@@ -25,7 +26,7 @@ def _as_tuple(scale: float | tuple[float, ...]) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class QParams:
-    """real = scale * (stored - zero_point); tuples where each channel along `axis` has its own."""
+    """real = scale * (quantized - zero_point); per channel, scale and zero_point are tuples along `axis`."""
 
     dtype: str
     scale: float | tuple[float, ...]
@@ -35,13 +36,13 @@ class QParams:
     axis: int | None = None
 
     def __post_init__(self) -> None:
-        """Scales are float32 numbers, as every runtime has them; those of a bias are products of two and stay exact."""
+        """Runtimes hold scales as float32. A bias scale is the product of two such scales and stays exact."""
         if self.dtype != "int32":
             object.__setattr__(self, "scale", as_float32(self.scale))
 
     @property
-    def span(self) -> tuple[float, float]:
-        """The real numbers that the integers reach; for one scale only."""
+    def representable_range(self) -> tuple[float, float]:
+        """The real values of qmin and qmax; per-tensor qparams only."""
         assert isinstance(self.scale, float)
         assert isinstance(self.zero_point, int)
         return (self.qmin - self.zero_point) * self.scale, (self.qmax - self.zero_point) * self.scale
@@ -54,7 +55,7 @@ class QParams:
 
 @dataclass(frozen=True, order=True)
 class QuantizationPoint:
-    """A place where numbers are stored: what `node` puts out, or what it reads as its operand number `operand`."""
+    """Where a value may be quantized: at the result of `node` (operand None), or at one of its operands."""
 
     node: str
     operand: int | None = None
@@ -65,21 +66,21 @@ class QuantizationPoint:
 
 @dataclass(frozen=True)
 class Decision:
-    """One slot: float (storage None) or integers, the rule that decided and its reasons."""
+    """One quantization point: its qparams (None: float), the rule that decided, and the reasons."""
 
     point: QuantizationPoint
     qparams: QParams | None
     rule: str
     because: tuple[str, ...] = ()
-    reads: str | None = None  # for an operand: the value that is read
+    reads: str | None = None  # at an operand: the name of the value that is read
     source: str = "?"
     op: str = ""
-    fixed: bool = False  # asked for, or cut at a mask's fills: training must not move it
+    fixed: bool = False  # given by the recipe, or excludes mask fill values: QAT must not change it
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Decisions for every slot of one program on one target. Can be read, compared, edited and replayed."""
+    """The decisions for one program on one target, as data: to read, compare, edit and lower."""
 
     target: str
     fingerprint: str
@@ -87,23 +88,22 @@ class Plan:
     rewrites: tuple[str, ...] = ()
     version: int = VERSION
     notes: tuple[str, ...] = field(default=())
-    bias_corrections: Mapping[str, tuple[float, ...]] = field(
-        default_factory=dict
-    )  # what the bias of an op gains, by channel
-    channels_last: tuple[str, ...] = ()  # inputs and outputs that lie in memory as N, H, W, C
-    integer_io: bool = True  # inputs and outputs that are stored are the caller's to convert; else the program does it
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the recipe, without which it cannot be carried out
+    # Added to the bias of an op, by channel.
+    bias_corrections: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    channels_last: tuple[str, ...] = ()  # inputs and outputs in channels-last memory format (NHWC)
+    integer_io: bool = True  # the caller passes quantized inputs and outputs as integers; False: the program converts
+    settings: Mapping[str, Any] = field(default_factory=dict)  # recipe settings that lowering needs
 
     @cached_property
     def by_point(self) -> dict[QuantizationPoint, Decision]:
         return {d.point: d for d in self.decisions}
 
     @cached_property
-    def _made(self) -> dict[str, list[Decision]]:
+    def _by_node(self) -> dict[str, list[Decision]]:
         return _grouped((d.point.node, d) for d in self.decisions)
 
     @cached_property
-    def _read(self) -> dict[str, list[Decision]]:
+    def _by_value_read(self) -> dict[str, list[Decision]]:
         return _grouped((d.reads, d) for d in self.decisions if d.reads is not None)
 
     def decision(self, node: str, operand: int | None = None) -> Decision | None:
@@ -114,42 +114,41 @@ class Plan:
         return decision.qparams if decision else None
 
     def knows(self, name: str) -> bool:
-        return name in self._made or name in self._read
+        return name in self._by_node or name in self._by_value_read
 
     def why(self, name: str) -> str:
-        """Everything that was decided about a value: as it is made, and as each reader takes it."""
-        made, read = self._made.get(name, ()), self._read.get(name, ())
+        """Everything that was decided about a value: at its producer and at each consumer."""
+        made, read = self._by_node.get(name, ()), self._by_value_read.get(name, ())
         if not self.knows(name):
             known = {d.point.node for d in self.decisions}
             raise PlanError(f"the plan has no value '{name}'", hint=nearest(name, known))
-        lines = [line for d in made for line in _lines(d)] + self._shifted(name)
-        readers = [line for d in read for line in _lines(d)]
-        return "\n".join(lines + ([f"read by ({len(read)}):"] + ["  " + r for r in readers] if read else []))
+        lines = [line for d in made for line in _lines(d)] + self._bias_correction(name)
+        consumers = [line for d in read for line in _lines(d)]
+        return "\n".join(lines + ([f"consumers ({len(read)}):"] + ["  " + c for c in consumers] if read else []))
 
-    def _shifted(self, name: str) -> list[str]:
-        most = max(map(abs, self.bias_corrections.get(name, ())), default=0.0)
-        return [f"    its bias moves by up to {most:.3g}: the mean error of each channel, taken back"] if most else []
+    def _bias_correction(self, name: str) -> list[str]:
+        largest = max(map(abs, self.bias_corrections.get(name, ())), default=0.0)
+        return [f"    bias correction up to {largest:.3g} (mean quantization error per channel)"] if largest else []
 
     def diff(self, other: Plan) -> str:
-        """The slots and biases that differ, one line each; empty when the plans store everything alike."""
-        stored = [f"{slot}: {mine} -> {theirs}" for slot, mine, theirs in self.differences(other)]
-        moved = sorted(
-            n
-            for n in {*self.bias_corrections, *other.bias_corrections}
-            if self.bias_corrections.get(n) != other.bias_corrections.get(n)
+        """What differs, one line each: qparams, bias corrections, memory formats. Empty for equal plans."""
+        qparams = [f"{point}: {mine} -> {theirs}" for point, mine, theirs in self.differences(other)]
+        names = {*self.bias_corrections, *other.bias_corrections}
+        corrected = sorted(n for n in names if self.bias_corrections.get(n) != other.bias_corrections.get(n))
+        formats = sorted({*self.channels_last} ^ {*other.channels_last})
+        return "\n".join(
+            [
+                *qparams,
+                *(f"{name}: different bias correction" for name in corrected),
+                *(f"{name}: different memory format" for name in formats),
+            ]
         )
-        turned = sorted({*self.channels_last} ^ {*other.channels_last})
-        told = [
-            *(f"{name}: its bias moves otherwise" for name in moved),
-            *(f"{name}: another layout" for name in turned),
-        ]
-        return "\n".join([*stored, *told])
 
     def differences(self, other: Plan) -> list[tuple[str, str, str]]:
-        """The slots that are stored otherwise: their names, what is stored here and what there."""
-        slots = sorted(self.by_point.keys() | other.by_point.keys(), key=str)
-        pairs = [(s, self.by_point.get(s), other.by_point.get(s)) for s in slots if self._differs(s, other)]
-        return [(str(s), _stored(mine), _stored(theirs)) for s, mine, theirs in pairs]
+        """The quantization points whose qparams differ: name, qparams here, qparams there."""
+        points = sorted(self.by_point.keys() | other.by_point.keys(), key=str)
+        pairs = [(p, self.by_point.get(p), other.by_point.get(p)) for p in points if self._differs(p, other)]
+        return [(str(p), _qparams_text(mine), _qparams_text(theirs)) for p, mine, theirs in pairs]
 
     def _differs(self, point: QuantizationPoint, other: Plan) -> bool:
         mine, theirs = self.by_point.get(point), other.by_point.get(point)
@@ -170,7 +169,7 @@ class Plan:
             last = tuple(map(str, data.pop("channels_last", ())))
             return cls(decisions=decisions, bias_corrections=bias_corrections, channels_last=last, **lists, **data)
         except (KeyError, TypeError, ValueError, AttributeError, struct.error) as e:
-            raise InputError("this is not a plan of Ingot", why=f"{type(e).__name__}: {e}") from e
+            raise InputError("not an Ingot plan", why=f"{type(e).__name__}: {e}") from e
 
     def __iter__(self) -> Iterator[Decision]:
         return iter(self.decisions)
@@ -184,21 +183,21 @@ def _grouped(pairs: Iterable[tuple[str, Decision]]) -> dict[str, list[Decision]]
 
 
 def _lines(d: Decision) -> Iterator[str]:
-    what = str(d.qparams) if d.qparams else "float"
-    yield f"{d.point} ({d.op}, {d.source}): {what} — {d.rule}"
+    yield f"{d.point} ({d.op}, {d.source}): {_qparams_text(d)} — {d.rule}"
     yield from (f"    {b}" for b in d.because)
 
 
-def _stored(d: Decision | None) -> str:
+def _qparams_text(d: Decision | None) -> str:
     return "absent" if d is None else str(d.qparams) if d.qparams else "float"
 
 
 def _decision(data: dict[str, Any]) -> Decision:
-    storage = data.pop("qparams")
-    slot, because = QuantizationPoint(**data.pop("point")), tuple(data.pop("because"))
-    return Decision(point=slot, because=because, qparams=_storage(storage) if storage else None, **data)
+    qparams, point, because = data.pop("qparams"), data.pop("point"), tuple(data.pop("because"))
+    return Decision(
+        point=QuantizationPoint(**point), because=because, qparams=_qparams(qparams) if qparams else None, **data
+    )
 
 
-def _storage(data: dict[str, Any]) -> QParams:
+def _qparams(data: dict[str, Any]) -> QParams:
     fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
     return QParams(**fields)

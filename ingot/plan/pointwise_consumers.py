@@ -1,8 +1,8 @@
-"""What the reader of a value makes of an error in it: where tanh is flat, or exp nearly zero, nothing is lost."""
+"""Errors seen through a pointwise consumer: where tanh is flat, an error in its input has no effect."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -12,62 +12,61 @@ from torch.fx import Node
 
 from ingot.capture.op_semantics import Kind, operands
 from ingot.capture.op_semantics.weighted_ops import is_random
-from ingot.plan.noise_model import Points, Reading, mixed
-from ingot.plan.state import Place, Work, value_in
+from ingot.plan.noise_model import Distribution, ErrorTerm, PointwiseFunction, mixture
+from ingot.plan.state import Point, SolverState, value_at
 
-Function = Callable[[np.ndarray], np.ndarray]
-EQUAL = 1e-9  # up to what a vector instruction may round otherwise
+RELATIVE_TOLERANCE = 1e-9  # vector and scalar code of one function may round differently
 
 
-def readings(entries: list[tuple[Place, float]], work: Work) -> Iterator[Reading]:
-    """What is rounded in one class, each with how its error is seen: as it is, or behind its one reader."""
-    plain: list[tuple[Points, float]] = []
-    for place, gain in entries:
-        points, reader = work.noise.points(value_in(place)), only_reader(place, work)
-        function = function_of(reader) if reader is not None else None
-        if reader is None or function is None:
-            plain.append((points, gain))
+def error_terms(points: list[tuple[Point, float]], state: SolverState) -> Iterator[ErrorTerm]:
+    """What is rounded in one scale group. An error counts behind its only consumer if that is pointwise."""
+    direct: list[tuple[Distribution, float]] = []
+    for point, sensitivity in points:
+        distribution, consumer = state.noise.distribution(value_at(point)), _sole_consumer(point, state)
+        function = pointwise_function(consumer) if consumer is not None else None
+        if consumer is None or function is None:
+            direct.append((distribution, sensitivity))
         else:
-            yield Reading(points, work.noise.sensitivity(reader), function)
-    if plain:
-        yield Reading(mixed(plain))
+            yield ErrorTerm(distribution, state.noise.sensitivity(consumer), function)
+    if direct:
+        yield ErrorTerm(mixture(direct))
 
 
-def only_reader(place: Place, work: Work) -> Node | None:
-    """The one op that computes with what is rounded in this slot; what lies between only moves it."""
-    node, operand = place
-    while operand is None or _moves(node, work):
+def _sole_consumer(point: Point, state: SolverState) -> Node | None:
+    """The only op that computes with the value of a point; ops that move it are skipped."""
+    node, operand = point
+    while operand is None or _moves(node, state):
         users = list(node.users)
-        if len(users) != 1 or users[0] not in work.precisions:
+        if len(users) != 1 or users[0] not in state.precisions:
             return None
         operand = operands(users[0]).index(node)
         node = users[0]
-        if work.is_integer(node) and not work.scale_groups.same(place, (node, operand)):
-            return None  # it rounds again
+        if state.is_integer(node) and not state.scale_groups.same(point, (node, operand)):
+            return None  # it requantizes
     return node
 
 
-def _moves(node: Node, work: Work) -> bool:
-    return bool(work.carried(node)) and work.facts.effects[node].kind is Kind.MOVES
+def _moves(node: Node, state: SolverState) -> bool:
+    return bool(state.shared_scale_operands(node)) and state.constraints.effects[node].kind is Kind.MOVES
 
 
-def function_of(node: Node) -> Function | None:
-    """What the op does to each number by itself; None where it does anything else. Found by trying."""
+def pointwise_function(node: Node) -> PointwiseFunction | None:
+    """The op as a function of single elements; None if it is not pointwise. Found by experiment."""
     if len(operands(node)) != 1 or operands(node)[0] is not node.args[0] or is_random(node):
         return None
-    apply, x = partial(_applied, node), np.linspace(-5, 5, 48)
+    apply, x = partial(_apply, node), np.linspace(-5, 5, 48)
     try:
-        y, turned, few = apply(x), apply(x[::-1])[::-1], apply(x[:7])
-        alone = y.shape == x.shape and _alike(turned, y) and _alike(few, y[:7])
-    except Exception:  # an op of other ranks or types
+        y, reversed_, few = apply(x), apply(x[::-1])[::-1], apply(x[:7])
+        pointwise = y.shape == x.shape and _close(reversed_, y) and _close(few, y[:7])
+    except Exception:  # the op takes other ranks or types
         return None
-    return apply if alone else None
+    return apply if pointwise else None
 
 
-def _alike(a: np.ndarray, b: np.ndarray) -> bool:
-    return bool(np.allclose(a, b, EQUAL, equal_nan=True))
+def _close(a: np.ndarray, b: np.ndarray) -> bool:
+    return bool(np.allclose(a, b, RELATIVE_TOLERANCE, equal_nan=True))
 
 
-def _applied(node: Node, x: np.ndarray) -> np.ndarray:
+def _apply(node: Node, x: np.ndarray) -> np.ndarray:
     out: Any = node.target(torch.from_numpy(np.ascontiguousarray(x)), *node.args[1:], **node.kwargs)  # type: ignore[operator]
     return np.asarray(out.numpy())

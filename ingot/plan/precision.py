@@ -1,8 +1,8 @@
-"""Which ops run on integers: the precisions with the least time + worth * log(noise + enough), by minimum cuts.
+"""The precision of each op: minimises time + weight * log(noise + NOISE_FLOOR) by a sequence of minimum cuts.
 
-The logarithm is concave, so its tangent at the noise of the last assignment bounds it above: each round is an exact
-two-label minimum cut, and the objective falls from round to round. Three precisions (int8, int16, float) are taken two
-at a time: int against float, then int8 against int16 among what stayed int8.
+The logarithm is concave, so its tangent at the current noise bounds it from above (majorize-minimize). Each round
+minimises that bound exactly, by one minimum cut between two precisions. With int8, int16 and float the first cuts
+choose between integers and float, the next ones between int8 and int16.
 """
 
 from __future__ import annotations
@@ -14,136 +14,143 @@ from functools import partial
 
 from torch.fx import Node
 
-from ingot.plan.cost_model import Costs
-from ingot.plan.mincut import Energy, least
-from ingot.plan.noise_model import errors
-from ingot.plan.state import Work
+from ingot.plan.cost_model import OpCosts
+from ingot.plan.mincut import PairwiseEnergy, minimize
+from ingot.plan.noise_model import quantization_errors
+from ingot.plan.state import SolverState
 
-ROUNDS = 6
-SILENCE = 1e-12  # -120 dB: as good as none
-ENOUGH = 1e-4  # -40 dB: what good int8 nets reach; nobody pays for much less
+MAX_ROUNDS = 6
+NOISE_EPSILON = 1e-12  # noise-to-signal ratio of -120 dB: counts as no noise
+NOISE_FLOOR = 1e-4  # -40 dB, what good int8 nets reach: noise far below it has no value
 
 
-def assign(work: Work) -> None:
-    """Fill in work.precisions, work.reasons and the totals."""
-    costs, options = Costs(work), work.facts.options
-    order = [*work.target.numerics.formats, "float"]
-    work.precisions = {n: next(p for p in order if p in found) for n, found in options.items()}
-    unhurried = sum(costs.time(n, precision) for n, precision in work.precisions.items())
+def assign_precisions(state: SolverState) -> None:
+    """Fill in state.precisions, state.reasons, state.total_noise and state.total_time."""
+    costs, options = OpCosts(state), state.constraints.options
+    order = [*state.target.numerics.formats, "float"]
+    state.precisions = {n: next(p for p in order if p in found) for n, found in options.items()}
+    baseline_time = sum(costs.time(n, precision) for n, precision in state.precisions.items())
     for pair in [(p, "float") for p in order[:1]] + [(order[0], p) for p in order[1:-1]]:
-        _improve(work, costs, pair, unhurried)
-    work.total_time, work.total_noise = unhurried, _noise(work, costs)
+        _improve(state, costs, pair, baseline_time)
+    state.total_time, state.total_noise = baseline_time, _total_noise(state, costs)
     for node in options:
-        work.reasons[node] = _reason(node, work, costs)
+        state.reasons[node] = _reason(node, state, costs)
 
 
-def _improve(work: Work, costs: Costs, pair: tuple[str, str], unhurried: float) -> None:
-    """Rounds of cuts between two precisions, until nothing changes."""
-    unasked = work.recipe.noise_vs_latency is None and pair[1] != "float"
-    worth = (work.target.cost.wider_integers if unasked else work.worth) / math.log(2) * unhurried
-    for _ in range(ROUNDS):
-        rate = worth / (_noise(work, costs) + ENOUGH)
-        before = dict(work.precisions)
-        work.precisions |= least(_energy(work, costs, pair, rate))
-        if work.precisions == before:
+def _improve(state: SolverState, costs: OpCosts, pair: tuple[str, str], baseline_time: float) -> None:
+    """Minimum cuts between two precisions until nothing changes."""
+    by_target = state.recipe.noise_vs_latency is None and pair[1] != "float"
+    share_of_time = state.target.cost.wider_integers if by_target else state.noise_vs_latency
+    weight = share_of_time / math.log(2) * baseline_time
+    for _ in range(MAX_ROUNDS):
+        noise_price = weight / (_total_noise(state, costs) + NOISE_FLOOR)  # slope of the tangent
+        before = dict(state.precisions)
+        state.precisions |= minimize(_energy(state, costs, pair, noise_price))
+        if state.precisions == before:
             return
 
 
-def _noise(work: Work, costs: Costs) -> float:
-    return _given(work) + sum(_noise_at(n, precision, work, costs) for n, precision in work.precisions.items())
+def _total_noise(state: SolverState, costs: OpCosts) -> float:
+    ops = sum(_op_noise(n, precision, state, costs) for n, precision in state.precisions.items())
+    return _fixed_input_noise(state) + ops
 
 
-def _given(work: Work) -> float:
-    """What the scales of graph inputs that were asked for round and clip."""
-    asked = ((n, s) for (n, i), (s, _) in work.fixed_qparams.items() if n.op == "placeholder" and i is None)
-    return sum(float(errors(work.noise.points(n), [s])[0]) * work.noise.sensitivity(n) for n, s in asked)
+def _fixed_input_noise(state: SolverState) -> float:
+    """Output noise from the graph inputs whose qparams are given."""
+    given = ((n, q) for (n, i), (q, _) in state.fixed_qparams.items() if n.op == "placeholder" and i is None)
+    noise = state.noise
+    return sum(float(quantization_errors(noise.distribution(n), [q])[0]) * noise.sensitivity(n) for n, q in given)
 
 
-def _noise_at(node: Node, precision: str, work: Work, costs: Costs) -> float:
-    """The op's own noise, and that of quantizing what it reads from float (or from finer integers)."""
+def _op_noise(node: Node, precision: str, state: SolverState, costs: OpCosts) -> float:
+    """The op's own noise, and that of quantizing operands from float or from wider integers."""
     if precision == "float":
         return 0.0
-    edges = [(i, v, work.precision_at(node, i, precision)) for i, v in costs.edges(node)]
-    entering = (costs.entering(node, i, precision) for i, v, at in edges if _coarsens(v, at, work))
-    return costs.noise(node, precision) + sum(entering)
+    edges = [(i, v, state.precision_at(node, i, precision)) for i, v in costs.edges(node)]
+    read = (
+        costs.operand_noise(node, i, precision)
+        for i, v, at in edges
+        if _loses_precision(state.precisions.get(v, "float"), at)
+    )
+    return costs.noise(node, precision) + sum(read)
 
 
-def _coarsens(value: Node, precision: str, work: Work) -> bool:
-    before = work.precisions.get(value, "float")
-    return before != precision and (before == "float" or precision == "int8")
+def _loses_precision(before: str, after: str) -> bool:
+    return before != after and after != "float" and (before == "float" or after == "int8")
 
 
 @dataclass(frozen=True)
-class _Terms:
-    """What choices cost: at an op, and between an op and what it reads."""
+class _Objective:
+    """The linearized objective, time + noise_price * noise: its unary and its pairwise terms."""
 
-    work: Work
-    costs: Costs
-    rate: float
+    state: SolverState
+    costs: OpCosts
+    noise_price: float
 
-    def at(self, node: Node, precision: str) -> float:
-        return self.costs.time(node, precision) + self.rate * self.costs.noise(node, precision)
+    def unary(self, node: Node, precision: str) -> float:
+        return self.costs.time(node, precision) + self.noise_price * self.costs.noise(node, precision)
 
-    def between(self, value: Node, reader: Node, operand: int, before: str, after: str) -> float:
-        # The way in is no choice: somebody asked for integers, so what comes from outside is converted at some point.
-        at = self.work.precision_at(reader, operand, after)
-        spent = self.costs.crossing(value, before, at) if value in self.work.precisions else 0.0
-        coarser = before != at and at != "float" and (before == "float" or at == "int8")
-        return spent + (self.rate * self.costs.entering(reader, operand, after) if coarser else 0.0)
+    def pairwise(self, value: Node, consumer: Node, operand: int, before: str, after: str) -> float:
+        # Converting a graph input is no choice: integers are asked for, so it is converted at some point.
+        at = self.state.precision_at(consumer, operand, after)
+        time = self.costs.conversion_time(value, before, at) if value in self.state.precisions else 0.0
+        if not _loses_precision(before, at):
+            return time
+        return time + self.noise_price * self.costs.operand_noise(consumer, operand, after)
 
 
-def _energy(work: Work, costs: Costs, pair: tuple[str, str], rate: float) -> Energy:
-    """Free are the ops that have one of the two precisions now and may have the other."""
-    terms, energy = _Terms(work, costs, rate), Energy()
-    choices = {n: _choice(n, work, pair) for n in work.precisions}
-    for node, (low, high) in choices.items():
-        energy.add(node, {low: terms.at(node, low), high: terms.at(node, high)}, (low, high))
-    for node in work.precisions:
+def _energy(state: SolverState, costs: OpCosts, pair: tuple[str, str], noise_price: float) -> PairwiseEnergy:
+    """Free nodes are the ops that have one precision of the pair and may have the other."""
+    objective, energy = _Objective(state, costs, noise_price), PairwiseEnergy()
+    choices = {n: _choice(n, state, pair) for n in state.precisions}
+    for node, (a, b) in choices.items():
+        energy.add_node(node, {a: objective.unary(node, a), b: objective.unary(node, b)}, (a, b))
+    for node in state.precisions:
         for i, value in costs.edges(node):
-            a, b = choices.get(value, ("float", "float")), choices[node]
-            energy.edge(value, node, a, b, partial(terms.between, value, node, i))
+            of_value, of_node = choices.get(value, ("float", "float")), choices[node]
+            energy.add_edge(value, node, of_value, of_node, partial(objective.pairwise, value, node, i))
     return energy
 
 
-def _choice(node: Node, work: Work, pair: tuple[str, str]) -> tuple[str, str]:
-    """(integer, other); twice the same precision where there is nothing to choose."""
-    precision, options = work.precisions[node], work.facts.options[node]
+def _choice(node: Node, state: SolverState, pair: tuple[str, str]) -> tuple[str, str]:
+    """(narrower, wider); twice the same precision where there is no choice."""
+    precision, options = state.precisions[node], state.constraints.options[node]
     if pair[1] == "float" and "float" in options and len(options) > 1:
-        return next(p for p in work.target.numerics.formats if p in options), "float"
+        return next(p for p in state.target.numerics.formats if p in options), "float"
     if pair[1] != "float" and precision in pair and set(pair) <= options.keys():
         return pair
     return precision, precision
 
 
-def _reason(node: Node, work: Work, costs: Costs) -> str:
-    precision, options = work.precisions[node], work.facts.options[node]
-    others = [p for p in (*work.target.numerics.formats, "float") if p in options and p != precision]
-    if precision == "float" and node in work.facts.barred and not others:
-        return work.facts.barred[node]
-    text = options[precision] if precision != "float" or not others else "chosen by price"
-    return "; ".join([text, *(_compare(node, precision, other, work, costs) for other in others)])
+def _reason(node: Node, state: SolverState, costs: OpCosts) -> str:
+    precision, options = state.precisions[node], state.constraints.options[node]
+    others = [p for p in (*state.target.numerics.formats, "float") if p in options and p != precision]
+    if precision == "float" and node in state.constraints.float_only and not others:
+        return state.constraints.float_only[node]
+    text = options[precision] if precision != "float" or not others else "lowest cost of time and noise"
+    return "; ".join([text, *(_compare(node, precision, other, state, costs) for other in others)])
 
 
-def _compare(node: Node, precision: str, other: str, work: Work, costs: Costs) -> str:
-    """What the other choice for this op alone would do to the noise of the outputs and to the time."""
-    now, then = (_around(node, p, work, costs) for p in (precision, other))
-    noise = (work.total_noise - now[1] + then[1]) / max(work.total_noise, SILENCE)
-    change = f"{10 * math.log10(noise):+.1f} dB" if noise > 0 else "all"
-    return f"{other} would be {change} of noise for {(then[0] - now[0]) / work.total_time:+.1%} of time"
+def _compare(node: Node, precision: str, other: str, state: SolverState, costs: OpCosts) -> str:
+    """What another precision for this op alone would change in the output noise and in the time."""
+    now, then = (_local_cost(node, p, state, costs) for p in (precision, other))
+    ratio = (state.total_noise - now[1] + then[1]) / max(state.total_noise, NOISE_EPSILON)
+    noise = f"output noise {10 * math.log10(ratio):+.1f} dB" if ratio > 0 else "no output noise"
+    return f"{other} instead: {noise}, estimated time {(then[0] - now[0]) / state.total_time:+.1%}"
 
 
-def _around(node: Node, precision: str, work: Work, costs: Costs) -> tuple[float, float]:
-    """Time and noise of an op and of the conversions next to it, were it `precision`."""
-    terms = _Terms(work, costs, 1.0)
+def _local_cost(node: Node, precision: str, state: SolverState, costs: OpCosts) -> tuple[float, float]:
+    """Time and noise of an op in `precision` and of the conversions around it."""
+    objective = _Objective(state, costs, 1.0)
     time, noise = costs.time(node, precision), costs.noise(node, precision)
-    edges = [(v, node, i, work.precisions.get(v, "float"), precision) for i, v in costs.edges(node)]
-    for user in _users(node, work):
-        edges += [(node, user, i, precision, work.precisions[user]) for i, v in costs.edges(user) if v is node]
-    for value, reader, i, before, after in edges:
-        spent = costs.crossing(value, before, after) if value in work.precisions else 0.0
-        time, noise = time + spent, noise + terms.between(value, reader, i, before, after) - spent
+    edges = [(v, node, i, state.precisions.get(v, "float"), precision) for i, v in costs.edges(node)]
+    for user in _users(node, state):
+        edges += [(node, user, i, precision, state.precisions[user]) for i, v in costs.edges(user) if v is node]
+    for value, consumer, i, before, after in edges:
+        conversion = costs.conversion_time(value, before, after) if value in state.precisions else 0.0
+        time, noise = time + conversion, noise + objective.pairwise(value, consumer, i, before, after) - conversion
     return time, noise
 
 
-def _users(node: Node, work: Work) -> Iterable[Node]:
-    return (u for u in node.users if u in work.precisions)
+def _users(node: Node, state: SolverState) -> Iterable[Node]:
+    return (u for u in node.users if u in state.precisions)

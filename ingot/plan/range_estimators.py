@@ -1,4 +1,4 @@
-"""From a histogram to a range: min-max, percentile, least square error, least information lost; or the best of them."""
+"""Range estimators: min-max, percentile, MSE, entropy (KL divergence), or the one of them with the least error."""
 
 from __future__ import annotations
 
@@ -8,100 +8,110 @@ from functools import partial
 import numpy as np
 
 from ingot.plan.model import QParams
-from ingot.plan.noise_model import CLIPPED, Points, errors
+from ingot.plan.noise_model import CLIPPING_WEIGHT, Distribution, quantization_errors
 from ingot.plan.qparams import qparams_for
-from ingot.plan.value_ranges import Span, with_zero
+from ingot.plan.value_ranges import ValueRange, with_zero
 from ingot.targets.base import Format
 
-Measure = Callable[[Sequence[QParams], float], np.ndarray]  # what each storage costs, given what clipping counts
-METHODS = ("percentile", "mse", "entropy")  # that may draw the ends in
+ErrorFunction = Callable[[Sequence[QParams], float], np.ndarray]  # (candidates, clipping weight) -> their errors
+CLIPPING_ESTIMATORS = ("percentile", "mse", "entropy")
 SHRINK = np.array([1.0, 0.97, 0.93, 0.88, 0.82, 0.75, 0.67, 0.58, 0.5, 0.42, 0.34, 0.26, 0.2, 0.14, 0.1])
-PERCENTILE = 99.99
-WORTHWHILE = 0.98  # a narrower range must save more than this of the error: histograms are samples
-TINY = 1e-9  # probability of what was never seen
-FINE = 16  # bins a step, in which the entropy method looks at a distribution
+DEFAULT_PERCENTILE = 99.99
+MAX_ERROR_RATIO = 0.98  # a clipped range must have less than this share of the min-max error: histograms are samples
+MIN_PROBABILITY = 1e-9  # of values that the quantized distribution does not have
+SUBBINS = 16  # per quantization level, for the entropy estimator
 
 
-def choose(
-    points: Points, span: Span, form: Format, method: str, measure: Measure | None = None
+def estimate_qparams(
+    distribution: Distribution,
+    value_range: ValueRange,
+    form: Format,
+    estimator: str,
+    errors: ErrorFunction | None = None,
 ) -> tuple[QParams, str]:
-    """How to store numbers of this distribution, whose ends are `span`; and what was weighed, in words."""
-    measure = measure or partial(errors, points)
-    span = with_zero(span)
-    plain = qparams_for(*span, form)
-    if method == "minmax" or span[0] == span[1] or form.qmax - form.qmin > 1 << 10:
-        return plain, "min-max"  # sixteen bits round finer than any clipping could pay
-    if method != "auto":
-        return qparams_for(*_by_name(method, points, span, form, measure), form), method
-    return _best(points, span, form, plain, measure)
+    """Qparams for values of this distribution and range; and the estimator that found them, in words."""
+    errors = errors or partial(quantization_errors, distribution)
+    value_range = with_zero(value_range)
+    minmax = qparams_for(*value_range, form)
+    if estimator == "minmax" or value_range[0] == value_range[1] or form.qmax - form.qmin > 1 << 10:
+        return minmax, "min-max"  # int16 has resolution enough: clipping cannot pay
+    if estimator != "auto":
+        return qparams_for(*_estimate(estimator, distribution, value_range, form, errors), form), estimator
+    return _least_error(distribution, value_range, form, minmax, errors)
 
 
-def _best(points: Points, span: Span, form: Format, plain: QParams, measure: Measure) -> tuple[QParams, str]:
-    """The candidates of all methods, compared by what reaches the readers."""
-    tried = [qparams_for(*_by_name(n, points, span, form, measure), form) for n in METHODS]
-    whole, *found = measure([plain, *tried], CLIPPED).tolist()
-    best = min(range(len(METHODS)), key=lambda i: found[i])
-    if found[best] >= whole * WORTHWHILE:
-        return plain, "min-max, no narrower range has less error"
-    return tried[
-        best
-    ], f"{METHODS[best]}, {found[best] / whole:.2f} of the error of min-max {span[0]:.4g} … {span[1]:.4g}"
+def _least_error(
+    distribution: Distribution, value_range: ValueRange, form: Format, minmax: QParams, errors: ErrorFunction
+) -> tuple[QParams, str]:
+    """The estimator with the least error at the consumers."""
+    names = CLIPPING_ESTIMATORS
+    candidates = [qparams_for(*_estimate(n, distribution, value_range, form, errors), form) for n in names]
+    of_minmax, *found = errors([minmax, *candidates], CLIPPING_WEIGHT).tolist()
+    best = min(range(len(names)), key=lambda i: found[i])
+    if found[best] >= of_minmax * MAX_ERROR_RATIO:
+        return minmax, "min-max (no narrower range has less error)"
+    ratio, (low, high) = found[best] / of_minmax, value_range
+    return candidates[best], f"{names[best]} ({ratio:.2f} times the error of min-max {low:.4g} … {high:.4g})"
 
 
-def _by_name(method: str, points: Points, span: Span, form: Format, measure: Measure) -> Span:
-    name, _, number = method.partition(":")
+def _estimate(
+    estimator: str, distribution: Distribution, value_range: ValueRange, form: Format, errors: ErrorFunction
+) -> ValueRange:
+    name, _, number = estimator.partition(":")
     if name == "percentile":
-        return percentile(points, span, float(number or PERCENTILE))
+        return _percentile_range(distribution, value_range, float(number or DEFAULT_PERCENTILE))
     if name == "mse":
-        return least_error(measure, span, form, float(number or CLIPPED))
-    return least_lost(points, span, form)
+        return _mse_range(errors, value_range, form, float(number or CLIPPING_WEIGHT))
+    return _entropy_range(distribution, value_range, form)
 
 
-def percentile(points: Points, span: Span, percent: float) -> Span:
-    """The middle share of the numbers."""
-    order = np.argsort(points[0], kind="stable")
-    x, filled = points[0][order], np.cumsum(points[1][order])
-    rest = (1 - percent / 100) / 2 * filled[-1]
-    low, high = x[np.searchsorted(filled, [rest, filled[-1] - rest]).clip(0, len(x) - 1)]
-    return max(span[0], min(low, 0.0)), min(span[1], max(high, 0.0))
+def _percentile_range(distribution: Distribution, value_range: ValueRange, percent: float) -> ValueRange:
+    """The central `percent` of the values."""
+    order = np.argsort(distribution[0], kind="stable")
+    x, cumulative = distribution[0][order], np.cumsum(distribution[1][order])
+    tail = (1 - percent / 100) / 2 * cumulative[-1]
+    low, high = x[np.searchsorted(cumulative, [tail, cumulative[-1] - tail]).clip(0, len(x) - 1)]
+    return max(value_range[0], min(low, 0.0)), min(value_range[1], max(high, 0.0))
 
 
-def least_error(measure: Measure, span: Span, form: Format, clipped: float = CLIPPED) -> Span:
-    """The ends drawn in, one after the other, to where rounding and clipping cost least together."""
-    low, high = span
+def _mse_range(
+    errors: ErrorFunction, value_range: ValueRange, form: Format, clipping_weight: float = CLIPPING_WEIGHT
+) -> ValueRange:
+    """Coordinate descent over the two ends: the range with the least rounding and clipping error."""
+    low, high = value_range
     for _ in range(2):
-        high = _least([(low, high * f) for f in SHRINK], measure, form, clipped)[1]
-        low = _least([(low * f, high) for f in SHRINK], measure, form, clipped)[0]
+        high = _best_of([(low, high * f) for f in SHRINK], errors, form, clipping_weight)[1]
+        low = _best_of([(low * f, high) for f in SHRINK], errors, form, clipping_weight)[0]
     return low, high
 
 
-def _least(spans: list[Span], measure: Measure, form: Format, clipped: float) -> Span:
-    storages = [qparams_for(*s, form) for s in spans]
-    return spans[int(np.argmin(measure(storages, clipped)))]
+def _best_of(ranges: list[ValueRange], errors: ErrorFunction, form: Format, clipping_weight: float) -> ValueRange:
+    candidates = [qparams_for(*r, form) for r in ranges]
+    return ranges[int(np.argmin(errors(candidates, clipping_weight)))]
 
 
-def least_lost(points: Points, span: Span, form: Format) -> Span:
-    """Both ends drawn in alike, to where the stored distribution tells least from the true one (Kullback-Leibler)."""
-    spans = [(span[0] * f, span[1] * f) for f in SHRINK]
+def _entropy_range(distribution: Distribution, value_range: ValueRange, form: Format) -> ValueRange:
+    """Both ends shrunk alike: the range whose quantized distribution has the least KL divergence."""
+    ranges = [(value_range[0] * f, value_range[1] * f) for f in SHRINK]
     levels = form.qmax - form.qmin + 1
-    return spans[int(np.argmin([_lost(points, s, levels) for s in spans]))]
+    return ranges[int(np.argmin([_kl_divergence(distribution, r, levels) for r in ranges]))]
 
 
-def _lost(points: Points, span: Span, levels: int) -> float:
-    """Inside a step all numbers become alike; what lies outside is taken for the outermost."""
-    filled = _filled(points, np.linspace(*span, levels * FINE + 1))
-    inside = np.diff(filled).reshape(levels, FINE)
+def _kl_divergence(distribution: Distribution, value_range: ValueRange, levels: int) -> float:
+    """Quantization makes the values of a level equal and clips outliers into the outermost sub-bins."""
+    cumulative = _cumulative(distribution, np.linspace(*value_range, levels * SUBBINS + 1))
+    inside = np.diff(cumulative).reshape(levels, SUBBINS)
     true = inside.copy()
-    true[0, 0] += filled[0]
-    true[-1, -1] += 1 - filled[-1]
+    true[0, 0] += cumulative[0]
+    true[-1, -1] += 1 - cumulative[-1]
     used = inside > 0
-    even = used * (inside.sum(1) / np.maximum(used.sum(1), 1))[:, None]
+    quantized = used * (inside.sum(1) / np.maximum(used.sum(1), 1))[:, None]
     seen = true > 0
-    return float((true[seen] * np.log(true[seen] / np.maximum(even[seen], TINY))).sum())
+    return float((true[seen] * np.log(true[seen] / np.maximum(quantized[seen], MIN_PROBABILITY))).sum())
 
 
-def _filled(points: Points, edges: np.ndarray) -> np.ndarray:
-    """The share of the numbers below each edge, as if they lay evenly between those that stand for them."""
-    order = np.argsort(points[0], kind="stable")
-    below = np.cumsum(points[1][order])
-    return np.interp(edges, points[0][order], below / below[-1], left=0.0, right=1.0)
+def _cumulative(distribution: Distribution, edges: np.ndarray) -> np.ndarray:
+    """The cumulative distribution at each edge, linear between the samples."""
+    order = np.argsort(distribution[0], kind="stable")
+    cumulative = np.cumsum(distribution[1][order])
+    return np.interp(edges, distribution[0][order], cumulative / cumulative[-1], left=0.0, right=1.0)

@@ -1,6 +1,6 @@
-"""Products of two activations: a result's scale a little larger, so that their factor has few enough bits.
+"""Matmuls of two activations: the output scale is enlarged until the requantize multiplier has few enough bits.
 
-A weight has a scale for each channel that nobody else reads, and is moved instead (`with_factors`).
+With a weight the weight scales are adjusted instead, since nothing else reads them (`with_multiplier_bits`).
 """
 
 from __future__ import annotations
@@ -9,30 +9,31 @@ from dataclasses import replace
 
 from torch.fx import Node
 
-from ingot.plan.cost_model import elements, multiplications
-from ingot.plan.lut_alignment import store_again
-from ingot.plan.qparams import rounded_down
-from ingot.plan.state import Work, activations
+from ingot.plan.cost_model import mac_count
+from ingot.plan.noise_model import elements
+from ingot.plan.qparams import round_down_to_bits
+from ingot.plan.state import SolverState, activations
 
 
-def suit_factors(work: Work) -> None:
-    """In graph order: what a product reads has its final scale. Of two results with one scale the first is suited."""
-    suited: set[object] = set()
-    for node in work.precisions:
-        bits = work.target.numerics.multiplier_bits.get(work.precisions[node])
-        shared = work.scale_groups.find((node, None)) if (node, None) in work.qparams else None
-        if bits and shared is not None and shared not in suited and _sums_products(node, work):
-            suited.add(shared)
-            _suit(node, bits, work)
+def align_multipliers(state: SolverState) -> None:
+    """In graph order: the input scales of a matmul are final. In a scale group the first matmul is aligned."""
+    aligned: set[object] = set()
+    for node in state.precisions:
+        bits = state.target.numerics.multiplier_bits.get(state.precisions[node])
+        group = state.scale_groups.find((node, None)) if (node, None) in state.qparams else None
+        if bits and group is not None and group not in aligned and _is_matmul(node, state):
+            aligned.add(group)
+            _align(node, bits, state)
 
 
-def _sums_products(node: Node, work: Work) -> bool:
-    """Of two activations: torch counts more than one multiplication for each number."""
-    return len(activations(node, work)) == 2 and multiplications(node) > elements(node)
+def _is_matmul(node: Node, state: SolverState) -> bool:
+    """Sums products of two activations: more than one MAC per element of the result."""
+    return len(activations(node, state)) == 2 and mac_count(node) > elements(node)
 
 
-def _suit(node: Node, bits: int, work: Work) -> None:
-    a, b, out = (work.qparams[node, i] for i in (0, 1, None))
+def _align(node: Node, bits: int, state: SolverState) -> None:
+    a, b, out = (state.qparams[node, i] for i in (0, 1, None))
     product = a.scale * b.scale  # type: ignore[operator]
-    scale = product / rounded_down(product / out.scale, bits)  # type: ignore[operator]
-    store_again((node, None), replace(out, scale=scale), f"so that the factor of {node.name} has {bits} bits", work)
+    scale = product / round_down_to_bits(product / out.scale, bits)  # type: ignore[operator]
+    why = f"scale enlarged: the requantize multiplier of {node.name} has {bits} bits"
+    state.replace_qparams((node, None), replace(out, scale=scale), why)

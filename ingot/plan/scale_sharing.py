@@ -1,7 +1,7 @@
-"""Sharing is a decision with a price: edge by edge, does the reader take the producer's scale, or requantize?
+"""For each edge: does the consumer use the producer's scale, or requantize?
 
-A requantize costs one cheap op. Sharing costs what the readers of the finer side can tell: the noise that reaches the
-outputs, predicted from ranges and gains. Where nobody gains there is no requantize.
+A requantize costs one cheap op. A shared scale costs resolution on the finer side: output noise, predicted from ranges
+and sensitivities. There is no requantize where it does not reduce the noise.
 """
 
 from __future__ import annotations
@@ -14,150 +14,160 @@ from ingot.capture.op_semantics import operands
 from ingot.core.fx import constant_of
 from ingot.plan.cost_model import BYTES
 from ingot.plan.noise_model import elements
-from ingot.plan.precision import ENOUGH, SILENCE
-from ingot.plan.state import Place, Work, activations, value_in
-from ingot.plan.value_ranges import Span, hull, width, with_zero
+from ingot.plan.precision import NOISE_EPSILON, NOISE_FLOOR
+from ingot.plan.state import Point, SolverState, activations, value_at
+from ingot.plan.value_ranges import ValueRange, hull, width, with_zero
 
-FREE_BITS = 0.5  # a reader that can use it may be asked to give up this much precision to save a requantize
-AUDIBLE = 1e-3  # of the noise at the outputs: less than this is no reason for anything
+TOLERATED_BITS = 0.5  # resolution that a consumer may lose to save a requantize
+SIGNIFICANT_NOISE = 1e-3  # of the total output noise: less is no reason to requantize
 
 
 @dataclass
-class _Pool:
-    """A class as it grows: its range, the gain of what is rounded in it, and whether its scale is given."""
+class _ScaleGroup:
+    """A scale group as it grows: its range, the summed sensitivity of its roundings, and whether its scale is given."""
 
-    span: Span
-    gain: float
+    value_range: ValueRange
+    sensitivity: float
     fixed: bool = False
 
     def noise(self, levels: int) -> float:
-        return (width(self.span) / levels) ** 2 / 12 * self.gain
+        return (width(self.value_range) / levels) ** 2 / 12 * self.sensitivity
 
 
-def share(work: Work) -> None:
-    """Edge by edge, the cheapest first: does the reader take the producer's scale, or requantize?"""
-    pools = _pools(work)
-    edges = sorted(((_lost(p, r, pools, work), i, p, r) for i, (p, r) in enumerate(_edges(work))), key=lambda e: e[:2])
-    for _, _, producer, reader in edges:
-        if not work.scale_groups.same(producer, reader):
-            _decide(producer, reader, pools, work)
+Groups = dict[Point, _ScaleGroup]  # by the representative of each group
 
 
-def _decide(producer: Place, reader: Place, pools: dict[Place, _Pool], work: Work) -> None:
-    apart, together, joined = _prices(producer, reader, pools, work)
-    bits = _lost(producer, reader, pools, work)
-    if joined is None or _worth_a_requantize(together - apart, bits, producer, work):
-        work.because[reader] = (*work.because.get(reader, ()), _told(producer, bits, apart, together, joined, work))
+def share_scales(state: SolverState) -> None:
+    """Decide edge by edge, those with the smallest loss of resolution first."""
+    groups = _scale_groups(state)
+    edges = [(_lost_bits(p, c, groups, state), i, p, c) for i, (p, c) in enumerate(_edges(state))]
+    for _, _, producer, consumer in sorted(edges, key=lambda e: e[:2]):
+        if not state.scale_groups.same(producer, consumer):
+            _share_or_requantize(producer, consumer, groups, state)
+
+
+def _share_or_requantize(producer: Point, consumer: Point, groups: Groups, state: SolverState) -> None:
+    apart, together, shared = _compare_noise(producer, consumer, groups, state)
+    bits = _lost_bits(producer, consumer, groups, state)
+    if shared is None or _requantize_pays(together - apart, bits, producer, state):
+        why = _requantize_reason(producer, bits, apart, together, shared, state)
+        state.because[consumer] = (*state.because.get(consumer, ()), why)
         return
-    work.scale_groups.union(producer, reader, f"{reader[0].name} reads {producer[0].name} as it is stored")
-    pools[work.scale_groups.find(producer)] = joined
+    state.scale_groups.union(producer, consumer, f"{consumer[0].name} reads {producer[0].name} without a requantize")
+    groups[state.scale_groups.find(producer)] = shared
 
 
-def _prices(producer: Place, reader: Place, pools: dict[Place, _Pool], work: Work) -> tuple[float, float, _Pool | None]:
-    """Noise of the two classes apart and as one; None where a given scale would clip what the other holds."""
-    a, b = (pools[work.scale_groups.find(p)] for p in (producer, reader))
-    levels = _levels(producer, work)
-    span = a.span if a.fixed else b.span if b.fixed else hull([a.span, b.span])
-    twice = _gain_at(reader, work)  # as one, the value is rounded once and not again for this reader
-    joined = _Pool(span, max(a.gain + b.gain - twice, 0.0), a.fixed or b.fixed)
-    fits = not (a.fixed and b.fixed) and width(hull([a.span, b.span])) <= width(span) * 1.01
-    return a.noise(levels) + b.noise(levels), joined.noise(levels), joined if fits or _same_pin(a, b) else None
+def _compare_noise(
+    producer: Point, consumer: Point, groups: Groups, state: SolverState
+) -> tuple[float, float, _ScaleGroup | None]:
+    """Noise of two groups, noise of one, and that group; None where a given scale would clip the other's values."""
+    a, b = (groups[state.scale_groups.find(p)] for p in (producer, consumer))
+    levels = _levels(producer, state)
+    value_range = a.value_range if a.fixed else b.value_range if b.fixed else hull([a.value_range, b.value_range])
+    requantize = _sensitivity_at(consumer, state)  # with one scale this consumer does not round again
+    shared = _ScaleGroup(value_range, max(a.sensitivity + b.sensitivity - requantize, 0.0), a.fixed or b.fixed)
+    covered = width(hull([a.value_range, b.value_range])) <= width(value_range) * 1.01
+    possible = (covered and not (a.fixed and b.fixed)) or _same_fixed_scale(a, b)
+    return a.noise(levels) + b.noise(levels), shared.noise(levels), shared if possible else None
 
 
-def _same_pin(a: _Pool, b: _Pool) -> bool:
-    return a.fixed and b.fixed and a.span == b.span
+def _same_fixed_scale(a: _ScaleGroup, b: _ScaleGroup) -> bool:
+    return a.fixed and b.fixed and a.value_range == b.value_range
 
 
-def _worth_a_requantize(lost: float, bits: float, producer: Place, work: Work) -> bool:
-    """By the exchange rate of the recipe; and in any case where a reader would lose bits that can be heard."""
-    total = work.total_noise + ENOUGH
-    rate = work.worth / math.log(2) / total
-    dear = rate * lost > _time(producer, work) / max(work.total_time, 1.0)
-    return lost > 0 and (dear or (bits > FREE_BITS and lost > AUDIBLE * work.total_noise))
+def _requantize_pays(added_noise: float, bits: float, producer: Point, state: SolverState) -> bool:
+    """By the exchange rate of noise and time; or because the consumers lose many bits and the outputs show it."""
+    noise_price = state.noise_vs_latency / math.log(2) / (state.total_noise + NOISE_FLOOR)
+    cheaper = noise_price * added_noise > _relative_time(producer, state)
+    significant = bits > TOLERATED_BITS and added_noise > SIGNIFICANT_NOISE * state.total_noise
+    return added_noise > 0 and (cheaper or significant)
 
 
-def _told(producer: Place, bits: float, apart: float, together: float, joined: _Pool | None, work: Work) -> str:
-    name, spent = producer[0].name, _time(producer, work) / max(work.total_time, 1.0)
-    if joined is None:
-        return f"requantized: the scale that is given here does not hold the range of {name}"
-    before, after = (_decibel(work.total_noise, n - apart) for n in (apart, together))
+def _requantize_reason(
+    producer: Point, bits: float, apart: float, together: float, shared: _ScaleGroup | None, state: SolverState
+) -> str:
+    name = producer[0].name
+    if shared is None:
+        return f"requantized: the given qparams do not cover the range of {name}"
+    before, after = (_decibel(state.total_noise, n - apart) for n in (apart, together))
     return (
-        f"requantized, for {spent:.1%} of time: sharing would cost {name} {bits:.1f} bits for its other readers, "
-        f"and the outputs {after - before:.1f} dB"
+        f"requantized (estimated time +{_relative_time(producer, state):.1%}): a shared scale would lose "
+        f"{bits:.1f} bits of resolution for the other consumers of {name}, and {after - before:.1f} dB at the outputs"
     )
 
 
-def _decibel(total: float, more: float) -> float:
-    return 10 * math.log10(max(total + more, SILENCE))
+def _decibel(total: float, added: float) -> float:
+    return 10 * math.log10(max(total + added, NOISE_EPSILON))
 
 
-def _pools(work: Work) -> dict[Place, _Pool]:
-    groups = {work.scale_groups.find(g[0]): g for g in work.scale_groups.groups()}
-    return {root: _pool(members, work) for root, members in groups.items()}
+def _scale_groups(state: SolverState) -> Groups:
+    groups = {state.scale_groups.find(g[0]): g for g in state.scale_groups.groups()}
+    return {root: _scale_group(members, state) for root, members in groups.items()}
 
 
-def _pool(members: list[Place], work: Work) -> _Pool:
-    gain = sum(entry_sensitivity(m, work) for m in members)
+def _scale_group(members: list[Point], state: SolverState) -> _ScaleGroup:
+    sensitivity = sum(rounding_sensitivity(m, state) for m in members)
     for m in members:
-        if m in work.fixed_qparams:
-            return _Pool(work.fixed_qparams[m][0].span, gain, True)
-    return _Pool(with_zero(hull(work.span(m) for m in members)), gain)
+        if m in state.fixed_qparams:
+            return _ScaleGroup(state.fixed_qparams[m][0].representable_range, sensitivity, True)
+    return _ScaleGroup(with_zero(hull(state.value_range(m) for m in members)), sensitivity)
 
 
-def entry_sensitivity(place: Place, work: Work) -> float:
-    """The gain of the rounding that happens in a slot; none where the numbers were rounded before in the same class."""
-    node, operand = place
+def rounding_sensitivity(point: Point, state: SolverState) -> float:
+    """The sensitivity of the rounding at a point; zero where the value was rounded before in the same scale group."""
+    node, operand = point
     if operand is None:
-        carried = work.carried(node) if node.op == "call_function" else ()
-        return 0.0 if carried else work.noise.sensitivity(node)
-    producer = (value_in(place), None)
-    return 0.0 if work.scale_groups.same(producer, place) else _gain_at(place, work)
+        shared = state.shared_scale_operands(node) if node.op == "call_function" else ()
+        return 0.0 if shared else state.noise.sensitivity(node)
+    producer = (value_at(point), None)
+    return 0.0 if state.scale_groups.same(producer, point) else _sensitivity_at(point, state)
 
 
-def _gain_at(reader: Place, work: Work) -> float:
-    node, operand = reader
+def _sensitivity_at(consumer: Point, state: SolverState) -> float:
+    node, operand = consumer
     assert operand is not None
-    return work.noise.sensitivity(value_in(reader)) if node.op == "output" else work.noise.sensitivity_at(node, operand)
+    if node.op == "output":
+        return state.noise.sensitivity(value_at(consumer))
+    return state.noise.sensitivity_at(node, operand)
 
 
-def _lost(producer: Place, reader: Place, pools: dict[Place, _Pool], work: Work) -> float:
-    """Bits that the producer's class loses if both share one scale."""
-    a, b = (pools[work.scale_groups.find(p)] for p in (producer, reader))
-    own = width(a.span)
-    return math.log2(max(width(hull([a.span, b.span])) / own, 1.0)) if own > 0 else 0.0
+def _lost_bits(producer: Point, consumer: Point, groups: Groups, state: SolverState) -> float:
+    """Bits of resolution that the producer's group loses with a shared scale."""
+    a, b = (groups[state.scale_groups.find(p)] for p in (producer, consumer))
+    own = width(a.value_range)
+    return math.log2(max(width(hull([a.value_range, b.value_range])) / own, 1.0)) if own > 0 else 0.0
 
 
-def _levels(place: Place, work: Work) -> int:
-    if place in work.fixed_qparams:
-        return work.fixed_qparams[place][0].qmax - work.fixed_qparams[place][0].qmin
-    form = work.format_of(place)
+def _levels(point: Point, state: SolverState) -> int:
+    if point in state.fixed_qparams:
+        return state.fixed_qparams[point][0].qmax - state.fixed_qparams[point][0].qmin
+    form = state.format_of(point)
     return form.qmax - form.qmin
 
 
-def _time(producer: Place, work: Work) -> float:
-    prices, precision = work.target.cost, work.precisions.get(producer[0], "int8")
-    return prices.op + 2 * prices.byte * BYTES[precision] * elements(producer[0])
+def _relative_time(producer: Point, state: SolverState) -> float:
+    """The time of a requantize, as a share of the total."""
+    cost, precision = state.target.cost, state.precisions.get(producer[0], "int8")
+    time = cost.op + 2 * cost.byte * BYTES[precision] * elements(producer[0])
+    return time / max(state.total_time, 1.0)
 
 
-def _edges(work: Work) -> Iterator[tuple[Place, Place]]:
-    """From each stored value to each reader that takes integers of the same type."""
-    for node in work.precisions:
-        if work.is_integer(node):
-            for i in activations(node, work):
-                yield from _edge((operands(node)[i], None), (node, i), work)
-    for place in work.fixed_qparams:
-        if place[0].op == "output":
-            yield from _edge((value_in(place), None), place, work)
+def _edges(state: SolverState) -> Iterator[tuple[Point, Point]]:
+    """From each quantized value to each consumer that reads integers of the same type."""
+    for node in state.precisions:
+        if state.is_integer(node):
+            for i in activations(node, state):
+                yield from _edge((operands(node)[i], None), (node, i), state)
+    for point in state.fixed_qparams:
+        if point[0].op == "output":
+            yield from _edge((value_at(point), None), point, state)
 
 
-def _edge(producer: Place, reader: Place, work: Work) -> Iterator[tuple[Place, Place]]:
-    if (
-        constant_of(producer[0]) is None
-        and work.is_stored(producer[0])
-        and _type(producer, work) == _type(reader, work)
-    ):
-        yield producer, reader
+def _edge(producer: Point, consumer: Point, state: SolverState) -> Iterator[tuple[Point, Point]]:
+    quantized = constant_of(producer[0]) is None and state.is_quantized(producer[0])
+    if quantized and _dtype(producer, state) == _dtype(consumer, state):
+        yield producer, consumer
 
 
-def _type(place: Place, work: Work) -> str:
-    return work.fixed_qparams[place][0].dtype if place in work.fixed_qparams else work.format_of(place).dtype
+def _dtype(point: Point, state: SolverState) -> str:
+    return state.fixed_qparams[point][0].dtype if point in state.fixed_qparams else state.format_of(point).dtype

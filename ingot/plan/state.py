@@ -1,4 +1,4 @@
-"""What the solver works on: facts, precisions and classes so far, and what a slot holds."""
+"""The state of the solver: constraints and choices so far, and the questions that all parts of it ask."""
 
 from __future__ import annotations
 
@@ -12,92 +12,101 @@ from ingot.config.recipe import Recipe
 from ingot.core.fx import is_float
 from ingot.plan.constraints import Constraints
 from ingot.plan.model import QParams
-from ingot.plan.noise_model import Noise
+from ingot.plan.noise_model import NoiseModel
 from ingot.plan.scale_groups import DisjointSets
 from ingot.plan.user_constraints import UserConstraints
-from ingot.plan.value_ranges import Span
+from ingot.plan.value_ranges import ValueRange
 from ingot.targets.base import Format, Target
 
-WORTH = 0.05  # what halving the noise may cost where nobody says
-Place = tuple[Node, int | None]  # a slot with its node at hand
+DEFAULT_NOISE_VS_LATENCY = 0.05
+Point = tuple[Node, int | None]  # a quantization point: a node and one of its operands (None: its result)
 
 
 @dataclass
-class Work:
+class SolverState:
     module: GraphModule
     target: Target
     recipe: Recipe
-    facts: Constraints
+    constraints: Constraints
     user_constraints: UserConstraints
-    noise: Noise
-    method: str = "auto"  # how ranges come from histograms where no scope says otherwise
+    noise: NoiseModel
+    range_estimator: str = "auto"  # where no scope names another
     precisions: dict[Node, str] = field(default_factory=dict)  # op -> the precision it runs in
-    reasons: dict[Node, str] = field(default_factory=dict)  # op -> why that one
-    total_noise: float = 0.0  # predicted at the outputs, as a share of the signal
-    total_time: float = 0.0
-    fused: dict[Node, Node] = field(default_factory=dict)  # op -> the op that runs in its kernel
-    inside: set[Node] = field(default_factory=set)  # ops that run in the kernel of what they read
-    fixed_qparams: dict[Place, tuple[QParams, str]] = field(
-        default_factory=dict
-    )  # slot -> how it must be stored, and who says so
-    float_points: dict[Place, str] = field(
-        default_factory=dict
-    )  # slots of integer ops that stay float, and who says so
-    weights: dict[Node, Format] = field(default_factory=dict)  # op -> the form of its weights, where not the usual one
-    scale_groups: DisjointSets[Place] = field(default_factory=DisjointSets)
-    qparams: dict[Place, QParams] = field(default_factory=dict)
-    fixed: set[Place] = field(default_factory=set)  # slots whose scale training must not move
-    because: dict[Place, tuple[str, ...]] = field(default_factory=dict)
+    reasons: dict[Node, str] = field(default_factory=dict)  # op -> why that precision
+    total_noise: float = 0.0  # predicted noise-to-signal ratio of the outputs
+    total_time: float = 0.0  # estimated, with each op in the first of the target's formats that it may have
+    fused: dict[Node, Node] = field(default_factory=dict)  # op -> the activation that runs in its kernel
+    fused_activations: set[Node] = field(default_factory=set)  # the values of `fused`
+    # point -> the qparams that the user gives, and who asks for them
+    fixed_qparams: dict[Point, tuple[QParams, str]] = field(default_factory=dict)
+    float_points: dict[Point, str] = field(default_factory=dict)  # float points of integer ops, and who asks for them
+    weight_formats: dict[Node, Format] = field(default_factory=dict)  # op -> format of its weight, if not the default
+    scale_groups: DisjointSets[Point] = field(default_factory=DisjointSets)
+    qparams: dict[Point, QParams] = field(default_factory=dict)
+    frozen: set[Point] = field(default_factory=set)  # points whose qparams QAT must not change
+    because: dict[Point, tuple[str, ...]] = field(default_factory=dict)
 
     @property
-    def worth(self) -> float:
-        """What halving the noise may cost, as a share of the time."""
-        return WORTH if self.recipe.noise_vs_latency is None else self.recipe.noise_vs_latency
+    def noise_vs_latency(self) -> float:
+        """The share of the estimated time that halving the output noise may cost."""
+        asked = self.recipe.noise_vs_latency
+        return DEFAULT_NOISE_VS_LATENCY if asked is None else asked
 
     def is_integer(self, node: Node) -> bool:
         return self.precisions.get(node, "float") != "float"
 
-    def is_stored(self, node: Node) -> bool:
-        """The value exists as integers: an integer op made it, or it is a graph input with a spec."""
+    def is_quantized(self, node: Node) -> bool:
+        """The value exists as integers: the result of an integer op, or a graph input with qparams."""
         made = self.is_integer(node) and node not in self.fused and (node, None) not in self.float_points
         return made or (node, None) in self.fixed_qparams
 
-    def format_of(self, place: Place) -> Format:
-        return self.target.numerics.formats[self.precision_at(*place, self.precisions[place[0]])]
+    def format_of(self, point: Point) -> Format:
+        return self.target.numerics.formats[self.precision_at(*point, self.precisions[point[0]])]
 
     def precision_at(self, node: Node, operand: int | None, precision: str) -> str:
-        """What an op that runs in `precision` stores there: some operands have a precision of their own."""
-        own = self.facts.apart.get(node, {}) if precision != "float" else {}
+        """The format at a point of an op that runs in `precision`: some operands have a format of their own."""
+        own = self.constraints.operand_formats.get(node, {}) if precision != "float" else {}
         return own[operand][0] if operand in own else precision
 
-    def weight_form(self, node: Node) -> Format:
-        return self.weights.get(node, self.target.numerics.weight)
+    def weight_format(self, node: Node) -> Format:
+        return self.weight_formats.get(node, self.target.numerics.weight)
 
-    def carried(self, node: Node) -> tuple[int, ...]:
-        """Operands of an integer op that are stored exactly as its output."""
-        return () if node in self.inside else self.facts.bound.get(node, ())
+    def shared_scale_operands(self, node: Node) -> tuple[int, ...]:
+        """Operands of an integer op that must have the qparams of its output."""
+        return () if node in self.fused_activations else self.constraints.shared_scale_operands.get(node, ())
 
-    def span(self, place: Place) -> Span:
-        """What was measured; of a graph input that is stored as asked, what can be left of it."""
-        low, high = self.facts.span(value_in(place))
-        given = self.fixed_qparams.get((value_in(place), None))
-        if given is None or value_in(place).op != "placeholder" or place[1] is None:
+    def value_range(self, point: Point) -> ValueRange:
+        """As measured; consumers of a graph input with given qparams see it clipped to what those represent."""
+        low, high = self.constraints.value_range(value_at(point))
+        given = self.fixed_qparams.get((value_at(point), None))
+        if given is None or value_at(point).op != "placeholder" or point[1] is None:
             return low, high
-        return max(low, given[0].span[0]), min(high, given[0].span[1])
+        representable = given[0].representable_range
+        return max(low, representable[0]), min(high, representable[1])
+
+    def replace_qparams(self, point: Point, qparams: QParams, why: str) -> None:
+        """New qparams for the whole scale group of a point, unless they are frozen."""
+        members = {point, *self.scale_groups.paths_to(point)}
+        if not members & self.frozen:
+            for m in members:
+                self.qparams[m] = qparams
+                self.because[m] = (*self.because.get(m, ()), why)
 
 
-def value_in(place: Place) -> Node:
-    node, operand = place
+def value_at(point: Point) -> Node:
+    """The value that is quantized at a point."""
+    node, operand = point
     return node if operand is None else operands(node)[operand]
 
 
-def activations(node: Node, work: Work) -> list[int]:
-    """The operands of an integer op that carry activations; none where a fused producer stands before it."""
-    if node in work.inside:
+def activations(node: Node, state: SolverState) -> list[int]:
+    """Operands of an integer op that are quantized activations; none for an activation that runs in another kernel."""
+    if node in state.fused_activations:
         return []
-    return [i for i in activation_operands(node) if (node, i) not in work.float_points]
+    return [i for i in activation_operands(node) if (node, i) not in state.float_points]
 
 
 def activation_operands(node: Node) -> list[int]:
+    """Float operands other than the weight and the bias."""
     weighted = weight_axis(node) is not None
     return [i for i, n in enumerate(operands(node)) if is_float(n) and not (weighted and i > 0)]

@@ -1,4 +1,4 @@
-"""What the user asks of parts of the model: scopes matched to ops, the narrowest wins, contradictions named."""
+"""What the recipe asks of single ops: scopes are matched, the most specific wins, contradictions are errors."""
 
 from __future__ import annotations
 
@@ -18,38 +18,38 @@ from ingot.targets.base import Target
 
 @dataclass
 class UserConstraints:
-    """By op: the scopes that speak for its precision, for its range and for its weights."""
+    """For each op the scope that sets its precision, its range estimator and the format of its weight."""
 
     precision: dict[Node, Scope] = field(default_factory=dict)
-    method: dict[Node, Scope] = field(default_factory=dict)
+    range_estimator: dict[Node, Scope] = field(default_factory=dict)
     weights: dict[Node, Scope] = field(default_factory=dict)
 
 
 def user_constraints_of(found: Constraints, scopes: Sequence[Scope], target: Target) -> UserConstraints:
-    """Match the scopes, and leave each op only the precision that was asked for it."""
+    """Match the scopes, and restrict each op to the precision that is requested for it."""
     nodes = list(found.options)
-    matched = {scope: matches(scope, nodes) for scope in scopes}
-    demands = UserConstraints()
+    matched = {scope: matching_ops(scope, nodes) for scope in scopes}
+    asked = UserConstraints()
     for node in nodes:
         mine = [s for s in scopes if node in matched[s]]
-        _settle(node, "precision", [s for s in mine if s.precision], demands.precision, matched)
-        _settle(node, "range", [s for s in mine if s.range], demands.method, matched)
-        _settle(node, "weights", [s for s in mine if s.weights], demands.weights, matched)
-    _refuse_weights(demands, target)
-    for scope in dict.fromkeys(demands.precision.values()):
-        _restrict(scope, [n for n, s in demands.precision.items() if s is scope], found, target)
-    return demands
+        _resolve(node, "precision", [s for s in mine if s.precision], asked.precision, matched)
+        _resolve(node, "range", [s for s in mine if s.range], asked.range_estimator, matched)
+        _resolve(node, "weights", [s for s in mine if s.weights], asked.weights, matched)
+    _refuse_weights(asked, target)
+    for scope in dict.fromkeys(asked.precision.values()):
+        _restrict(scope, [n for n, s in asked.precision.items() if s is scope], found, target)
+    return asked
 
 
-def _refuse_weights(demands: UserConstraints, target: Target) -> None:
-    for node, scope in demands.weights.items():
+def _refuse_weights(asked: UserConstraints, target: Target) -> None:
+    for node, scope in asked.weights.items():
         if scope.weights not in ("int8", *target.numerics.int4_weights):
-            what, why = f"{target.name} has no {scope.weights} weights", f"asked by the scope {scope}"
+            what, why = f"{target.name} has no {scope.weights} weights", f"requested by the scope {scope}"
             raise PlanError(what, where=source_of(node), why=why, hint=f"weights = '{WEIGHTS[0]}'")
 
 
-def names_of(node: Node) -> dict[str, list[str]]:
-    """How a user may call an op: by the op, the types and paths of the modules around it, the value's own name."""
+def _names(node: Node) -> dict[str, list[str]]:
+    """The names by which a scope may match an op: op, types and paths of the modules around it, name of the value."""
     stack = list((node.meta.get("nn_module_stack") or {}).values())
     types = [_type_name(kind) for _, kind in stack]
     packet = getattr(node.target, "_overloadpacket", None)
@@ -66,75 +66,74 @@ def _type_name(kind: object) -> str:
     return kind if isinstance(kind, str) else f"{getattr(kind, '__module__', '')}.{getattr(kind, '__name__', kind)}"
 
 
-def matches(scope: Scope, nodes: Sequence[Node]) -> set[Node]:
+def matching_ops(scope: Scope, nodes: Sequence[Node]) -> set[Node]:
+    """The ops that a scope matches; an error if there are none."""
     ((kind, pattern),) = scope.chosen.items()
     if kind == "feeds":
         return _feeding(scope, nodes)
-    found = {n for n in nodes if any(fnmatchcase(name, pattern) for name in names_of(n)[kind])}
+    found = {n for n in nodes if any(fnmatchcase(name, pattern) for name in _names(n)[kind])}
     if not found:
-        known = {name for n in nodes for name in names_of(n)[kind]}
+        known = {name for n in nodes for name in _names(n)[kind]}
         raise InputError(f"the scope {scope} matches nothing in this model", hint=nearest(pattern, known))
     return found
 
 
 def _feeding(scope: Scope, nodes: Sequence[Node]) -> set[Node]:
-    """The ops all of whose ways out lead into that operand: what somebody else reads too is not only its business."""
+    """The ops that are used for that operand only: all their paths to the outputs lead through it."""
     pattern, _, operand = str(scope.feeds).rpartition(":")
-    readers = matches(Scope(op=pattern, precision="float"), nodes)
+    consumers = matching_ops(Scope(op=pattern, precision="float"), nodes)
     found: set[Node] = set()
     for node in reversed(nodes[0].graph.nodes):
-        if (
-            node.op == "call_function"
-            and node.users
-            and all(_leads(node, u, readers, int(operand), found) for u in node.users)
-        ):
+        used = node.op == "call_function" and node.users
+        if used and all(_leads_to(node, u, consumers, int(operand), found) for u in node.users):
             found.add(node)
     if not found & set(nodes):
-        raise InputError(f"the scope {scope} matches nothing in this model", why="no op reaches that operand alone")
+        raise InputError(f"the scope {scope} matches nothing in this model", why="no op feeds that operand only")
     return found & set(nodes)
 
 
-def _leads(node: Node, user: Node, readers: set[Node], operand: int, found: set[Node]) -> bool:
-    places = [i for i, n in enumerate(operands(user)) if n is node]
-    return user in found or (user in readers and places == [operand])
+def _leads_to(node: Node, user: Node, consumers: set[Node], operand: int, found: set[Node]) -> bool:
+    positions = [i for i, n in enumerate(operands(user)) if n is node]
+    return user in found or (user in consumers and positions == [operand])
 
 
-def _settle(
+def _resolve(
     node: Node, what: str, scopes: Sequence[Scope], into: dict[Node, Scope], matched: dict[Scope, set[Node]]
 ) -> None:
-    """The scope that matches fewest ops wins; two of one size that ask for different things are a contradiction."""
+    """The scope that matches the fewest ops wins; two that match equally many must agree."""
     for scope in sorted(scopes, key=lambda s: (len(matched[s]), str(s))):
         first = into.setdefault(node, scope)
-        wish, other = getattr(first, what), getattr(scope, what)
-        if wish != other and len(matched[first]) == len(matched[scope]):
+        wanted, other = getattr(first, what), getattr(scope, what)
+        if wanted != other and len(matched[first]) == len(matched[scope]):
             raise PlanError(
-                f"two scopes ask for different things at '{node.name}'",
+                f"two scopes contradict each other at '{node.name}'",
                 where=source_of(node),
-                why=f"{first} asks for {wish}, {scope} asks for {other}, and neither is narrower",
-                hint="name the value itself, or leave one of them out",
+                why=f"{first} asks for {wanted}, {scope} asks for {other}; both match {len(matched[scope])} ops",
+                hint="use a more specific scope (name = …), or remove one of them",
             )
 
 
 def _restrict(scope: Scope, nodes: list[Node], found: Constraints, target: Target) -> None:
-    """Leave the ops what was asked. A scope over a module asks for what can be had; one that names ops means all."""
+    """Drop all other options. A module scope applies where it is possible; a scope that names ops must apply to all."""
     able = [n for n in nodes if scope.precision in found.options[n]]
-    unable = [n for n in nodes if n not in able and found.options[n] and not _only_creates(n, found)]
+    unable = [n for n in nodes if n not in able and found.options[n] and not _creates(n, found)]
     if unable and (not able or ({"op", "name"} & scope.chosen.keys() and scope.chosen.get("op") != "*")):
         raise _impossible(unable[0], scope, found, target)
     for node in able:
-        found.options[node] = {str(scope.precision): f"demanded by the recipe: {scope}"}
+        found.options[node] = {str(scope.precision): f"requested by the recipe: {scope}"}
 
 
-def _only_creates(node: Node, found: Constraints) -> bool:
+def _creates(node: Node, found: Constraints) -> bool:
     return found.effects[node].kind is Kind.CREATES
 
 
 def _impossible(node: Node, scope: Scope, found: Constraints, target: Target) -> PlanError:
     options = found.options[node]
-    why = found.barred.get(node) or "; ".join(dict.fromkeys(options.values()))
+    integers = (why for precision, why in options.items() if precision != "float")
+    why = found.float_only.get(node) or "; ".join(dict.fromkeys(integers))
     return PlanError(
-        f"'{node.name}' cannot run in {scope.precision} on {target.name}, as the scope {scope} asks",
+        f"'{node.name}' cannot run in {scope.precision} on {target.name}, which the scope {scope} asks for",
         where=source_of(node),
-        why=f"{why}; what it can be here: {', '.join(sorted(options))}",
-        hint="ask for another precision, or narrow the scope",
+        why=f"{why}; possible here: {', '.join(sorted(options))}",
+        hint="ask for another precision, or use a more specific scope",
     )

@@ -1,4 +1,4 @@
-"""A plan that somebody edited must still be one that the program and the target can carry out."""
+"""Checks that an edited plan still fits the program and the target."""
 
 from __future__ import annotations
 
@@ -14,113 +14,107 @@ from ingot.config.specs import LIMITS
 from ingot.core.fx import constant_of, source_of
 from ingot.errors import PlanError, nearest
 from ingot.plan.model import Decision, Plan, QParams
-from ingot.plan.qparams import bias_qparams
+from ingot.plan.qparams import INT32_RANGE, bias_qparams
 from ingot.targets.base import Target
 
 
 def validate(plan: Plan, module: GraphModule, target: Target) -> None:
-    """Raise at the first decision that cannot be carried out."""
+    """Raise at the first decision that cannot be lowered."""
     nodes = {n.name: n for n in module.graph.nodes}
     for d in plan:
         if d.point.node not in nodes:
-            raise PlanError(
-                f"the plan stores '{d.point.node}', which the program does not have", hint=nearest(d.point.node, nodes)
-            )
+            what = f"the plan has qparams for '{d.point.node}', which the program does not have"
+            raise PlanError(what, hint=nearest(d.point.node, nodes))
         node = nodes[d.point.node]
-        for problem in (*_place(d, node), *(_numbers(d.qparams) if d.qparams else ()), *_type(d, node, target)):
-            raise PlanError(f"{d.point} cannot be stored as {d.qparams}", where=source_of(node), why=problem)
+        invalid = _invalid_qparams(d.qparams) if d.qparams else ()
+        for problem in (*_invalid_point(d, node), *invalid, *_invalid_dtype(d, node, target)):
+            raise PlanError(f"{d.point} cannot be quantized as {d.qparams}", where=source_of(node), why=problem)
     for node in nodes.values():
-        _carried(node, plan, target)
-    for name, shift in plan.bias_corrections.items():
-        _shifted(name, shift, nodes)
+        _check_shared_scale(node, plan, target)
+    for name, correction in plan.bias_corrections.items():
+        _check_bias_correction(name, correction, nodes)
 
 
-def _shifted(name: str, shift: tuple[float, ...], nodes: dict[str, Node]) -> None:
+def _check_bias_correction(name: str, correction: tuple[float, ...], nodes: dict[str, Node]) -> None:
     read = operands(nodes[name]) if name in nodes else ()
     bias = constant_of(read[2]) if len(read) > 2 and weight_axis(nodes[name]) is not None else None
-    if bias is None or len(shift) != bias.numel() or not all(map(math.isfinite, shift)):
-        why = "there is no such op with a bias" if bias is None else f"it wants {bias.numel()} finite numbers"
-        raise PlanError(f"the plan moves the bias of '{name}' by {len(shift)} numbers", why=why)
+    if bias is None or len(correction) != bias.numel() or not all(map(math.isfinite, correction)):
+        why = "no such op with a bias" if bias is None else f"it needs {bias.numel()} finite numbers"
+        raise PlanError(f"the plan has a bias correction of {len(correction)} channels for '{name}'", why=why)
 
 
-# What a number of that type can be.
-HOLDS = {**LIMITS, "int32": (-(2**31), 2**31 - 1)}
+DTYPE_LIMITS = {**LIMITS, "int32": INT32_RANGE}
 
 
-def _place(d: Decision, node: Node) -> Iterator[str]:
+def _invalid_point(d: Decision, node: Node) -> Iterator[str]:
     count = len(operands(node))
     if d.point.operand is not None and not 0 <= d.point.operand < count:
-        yield f"{node.name} reads {count} values"
+        yield f"{node.name} has {count} operands"
     elif d.qparams is not None and d.qparams.axis is not None:
-        yield from _channels(d.qparams, node, d.point.operand)
+        yield from _invalid_channels(d.qparams, node, d.point.operand)
 
 
-def _channels(storage: QParams, node: Node, operand: int | None) -> Iterator[str]:
-    """Only a weight or a bias has channels, and a scale for each of them."""
+def _invalid_channels(qparams: QParams, node: Node, operand: int | None) -> Iterator[str]:
+    """Only weights and biases are quantized per channel, with one scale for each channel."""
     constant = constant_of(operands(node)[operand]) if operand else None
     sizes = constant.shape if constant is not None and weight_axis(node) is not None else ()
-    if not 0 <= (storage.axis or 0) < len(sizes) or sizes[storage.axis or 0] != len(storage.scale):  # type: ignore[arg-type]
-        yield f"there are no {len(storage.scale)} channels along axis {storage.axis}"  # type: ignore[arg-type]
+    if not 0 <= (qparams.axis or 0) < len(sizes) or sizes[qparams.axis or 0] != len(qparams.scale):  # type: ignore[arg-type]
+        yield f"there are no {len(qparams.scale)} channels along axis {qparams.axis}"  # type: ignore[arg-type]
 
 
-def _numbers(s: QParams) -> Iterator[str]:
+def _invalid_qparams(s: QParams) -> Iterator[str]:
     scales = s.scale if isinstance(s.scale, tuple) else (s.scale,)
     zeros = s.zero_point if isinstance(s.zero_point, tuple) else (s.zero_point,)
-    low, high = HOLDS.get(s.dtype, (1, 0))
+    low, high = DTYPE_LIMITS.get(s.dtype, (1, 0))
     if not (isinstance(s.qmin, int) and isinstance(s.qmax, int) and low <= s.qmin < s.qmax <= high):
-        yield f"{s.dtype} does not hold {s.qmin} … {s.qmax}"
+        yield f"qmin … qmax {s.qmin} … {s.qmax} is not a range of {s.dtype}"
     elif not all(scale > 0 and math.isfinite(scale) for scale in scales):
-        yield "a scale is a positive number"
+        yield "a scale must be positive and finite"
     elif not all(isinstance(zero, int) and s.qmin <= zero <= s.qmax for zero in zeros):
-        yield f"a zero point is a whole number in {s.qmin} … {s.qmax}"
+        yield f"a zero point must be an integer in {s.qmin} … {s.qmax}"
     elif (s.axis is None) != isinstance(s.scale, float) or len(scales) != len(zeros):
-        yield "one scale and zero point for all, or one of each for every channel of an axis"
+        yield "scale and zero point must be numbers (per tensor) or one of each per channel of an axis"
 
 
-def _type(d: Decision, node: Node, target: Target) -> Iterator[str]:
-    """What the target stores activations, weights and biases as; the boundary is free."""
+def _invalid_dtype(d: Decision, node: Node, target: Target) -> Iterator[str]:
+    """The types of the target for activations, weights and biases; graph inputs and outputs may have any."""
     if d.qparams is None or node.op != "call_function":
         return
     if weight_axis(node) is not None and d.point.operand in (1, 2):
-        known = {target.numerics.weight.dtype} if d.point.operand == 1 else {"int32"}
+        allowed = {target.numerics.weight.dtype} if d.point.operand == 1 else {"int32"}
     else:
-        known = {f.dtype for f in target.numerics.formats.values()}
-    if d.qparams.dtype not in known:
-        yield f"{target.name} stores {', '.join(sorted(known))} there"
+        allowed = {f.dtype for f in target.numerics.formats.values()}
+    if d.qparams.dtype not in allowed:
+        yield f"{target.name} needs {', '.join(sorted(allowed))} there"
 
 
-def with_biases(plan: Plan, module: GraphModule) -> Plan:
-    """Biases follow from what they are added to: an edit of an input's or a weight's scale moves them too."""
+def with_bias_qparams(plan: Plan, module: GraphModule) -> Plan:
+    """Bias scales follow from input and weight scales: after an edit of one of these they are derived anew."""
     nodes = {n.name: n for n in module.graph.nodes}
-    return replace(plan, decisions=tuple(_derived(d, nodes, plan) for d in plan))
+    return replace(plan, decisions=tuple(_derive(d, nodes, plan) for d in plan))
 
 
-def _derived(d: Decision, nodes: dict[str, Node], plan: Plan) -> Decision:
+def _derive(d: Decision, nodes: dict[str, Node], plan: Plan) -> Decision:
     if d.qparams is None or d.qparams.dtype != "int32":
         return d
     node = nodes[d.point.node]
-    x = plan.qparams(node.name, 0) or plan.qparams(operands(node)[0].name, 0)  # a pad may run inside the kernel
+    x = plan.qparams(node.name, 0) or plan.qparams(operands(node)[0].name, 0)  # of a pad that is fused into the kernel
     weight = plan.qparams(node.name, 1)
     return replace(d, qparams=bias_qparams(x, weight)) if x and weight else d
 
 
-def _carried(node: Node, plan: Plan, target: Target) -> None:
-    """An op that hands numbers on untouched has them stored alike before and after."""
-    stored = plan.qparams(node.name)
-    if (
-        node.op != "call_function"
-        or stored is None
-        or weight_axis(node) is not None
-        or target.kernels.requantizes(node)
-    ):
+def _check_shared_scale(node: Node, plan: Plan, target: Target) -> None:
+    """An op that passes values on unchanged has the same qparams before and after."""
+    out = plan.qparams(node.name)
+    if node.op != "call_function" or out is None or weight_axis(node) is not None or target.kernels.requantizes(node):
         return
     effect = effect_of(node, constant_of)
     for i in effect.carriers:
         read = plan.qparams(node.name, i)
-        if read is not None and read != stored:
+        if read is not None and read != out:
             raise PlanError(
-                f"{node.name} is stored as {stored} and reads its operand {i} as {read}",
+                f"{node.name} has the output qparams {out}, but its operand {i} has {read}",
                 where=source_of(node),
-                why=f"it {effect.kind.value} numbers: {effect.reason}",
-                hint="store both alike; a reader may requantize",
+                why=f"it {effect.kind.value} values, so they share one scale: {effect.reason}",
+                hint="give both the same qparams; a consumer may requantize",
             )

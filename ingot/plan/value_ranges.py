@@ -1,4 +1,4 @@
-"""The range that was measured for a value."""
+"""The value range of a tensor, from calibration statistics or from a constant."""
 
 from __future__ import annotations
 
@@ -10,30 +10,33 @@ from ingot.calibrate.statistics import Ranges
 from ingot.capture.op_semantics import Effect, operands
 from ingot.core.fx import constant_of, value_name
 
-Span = tuple[float, float]
+ValueRange = tuple[float, float]
 
 
-def span_of(value: Node, ranges: Ranges, effects: Mapping[Node, Effect]) -> Span:
-    """As recorded; a constant's own numbers; for a value that a rewrite made, the hull of what it carries."""
+def value_range_of(value: Node, ranges: Ranges, effects: Mapping[Node, Effect]) -> ValueRange:
+    """Min and max of a constant; else from calibration. A value that a rewrite created has the hull of its inputs."""
     constant = constant_of(value)
     if constant is not None:
         return float(constant.detach().min()), float(constant.detach().max())
     stats, effect = ranges.values.get(value_name(value)), effects.get(value)
     if stats is None and effect is not None and effect.carriers:
-        carried = [span_of(operands(value)[i], ranges, effects) for i in effect.carriers]
+        carried = [value_range_of(operands(value)[i], ranges, effects) for i in effect.carriers]
         return hull([*carried, *((c, c) for c in effect.constants)])
     return (stats.min, stats.max) if stats is not None else (0.0, 0.0)
 
 
-def hull(spans: Iterable[Span]) -> Span:
-    lows, highs = zip(*spans, strict=True)
+def hull(ranges: Iterable[ValueRange]) -> ValueRange:
+    """The smallest range that contains all of them."""
+    lows, highs = zip(*ranges, strict=True)
     return min(lows), max(highs)
 
 
-def with_zero(span: Span) -> Span:
-    return min(span[0], 0.0), max(span[1], 0.0)
+def with_zero(value_range: ValueRange) -> ValueRange:
+    """The range extended to contain zero."""
+    return min(value_range[0], 0.0), max(value_range[1], 0.0)
 
 
-def width(span: Span) -> float:
-    low, high = with_zero(span)
+def width(value_range: ValueRange) -> float:
+    """The width of the range extended to contain zero."""
+    low, high = with_zero(value_range)
     return high - low

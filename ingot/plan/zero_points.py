@@ -1,29 +1,28 @@
-"""Zero points with which a backend is quicker, where one step is all it takes: a range grows by a 127th at most."""
+"""Zero points that make a kernel faster, where the zero point moves by one step: the range grows by at most 1/127."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from ingot.plan.lut_alignment import store_again
 from ingot.plan.model import QParams
-from ingot.plan.state import Work
+from ingot.plan.state import SolverState
 
 
-def suit_zeros(work: Work) -> None:
-    for node in work.precisions:
-        wanted, stored = work.target.kernels.prefers_zero_point_zero(node), work.qparams.get((node, 0))
-        if wanted is not None and stored is not None and not work.format_of((node, 0)).symmetric:
-            better = moved(stored, wanted)
-            if better != stored:
-                why = f"{node.name} takes fewer cycles with a zero point of {better.zero_point}"
-                store_again((node, 0), better, why, work)
+def apply_preferred_zero_points(state: SolverState) -> None:
+    for node in state.precisions:
+        zero_wanted, qparams = state.target.kernels.prefers_zero_point_zero(node), state.qparams.get((node, 0))
+        if zero_wanted is not None and qparams is not None and not state.format_of((node, 0)).symmetric:
+            better = with_preferred_zero_point(qparams, zero_wanted)
+            if better != qparams:
+                why = f"zero point {better.zero_point}: {node.name} takes fewer cycles"
+                state.replace_qparams((node, 0), better, why)
 
 
-def moved(stored: QParams, wanted: bool) -> QParams:
-    """The same range with another zero point: 0 if that is wanted and next to it, -1 if 0 is what is not."""
-    near = abs(stored.zero_point) <= 1 if wanted else stored.zero_point == 0  # type: ignore[arg-type]
-    if not near or not stored.qmin < -1 < 0 < stored.qmax:
-        return stored
-    (low, high), zero = stored.span, 0 if wanted else -1
-    scale = max(low / (stored.qmin - zero), high / (stored.qmax - zero))
-    return replace(stored, scale=scale, zero_point=zero) if zero != stored.zero_point else stored
+def with_preferred_zero_point(qparams: QParams, zero_wanted: bool) -> QParams:
+    """Zero point ±1 becomes 0 if that is wanted; 0 becomes -1 if it is not. The range stays covered."""
+    near = abs(qparams.zero_point) <= 1 if zero_wanted else qparams.zero_point == 0  # type: ignore[arg-type]
+    if not near or not qparams.qmin < -1 < 0 < qparams.qmax:
+        return qparams
+    (low, high), zero = qparams.representable_range, 0 if zero_wanted else -1
+    scale = max(low / (qparams.qmin - zero), high / (qparams.qmax - zero))
+    return replace(qparams, scale=scale, zero_point=zero) if zero != qparams.zero_point else qparams

@@ -22,7 +22,7 @@ from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import constant_of, copy_graph_module, get_attribute
 from ingot.errors import PlanError
 from ingot.plan.model import Decision, Plan, QParams, QuantizationPoint
-from ingot.plan.qparams import bias_qparams, finest_for, weight_qparams
+from ingot.plan.qparams import bias_qparams, min_weight_scale, weight_qparams
 from ingot.plan.scale_groups import DisjointSets
 from ingot.quantize.pt2e import plan_quantizer
 from ingot.targets.base import Target
@@ -152,7 +152,7 @@ def _activation_fake_quantize(qparams: QParams) -> Any:
         dtype=getattr(torch, qparams.dtype),
         qscheme=kind,
     )
-    low, high = qparams.span
+    low, high = qparams.representable_range
     made.activation_post_process.min_val.fill_(low)
     made.activation_post_process.max_val.fill_(high)
     made.scale.fill_(qparams.scale)
@@ -250,5 +250,7 @@ def _weight_or_bias_qparams(
     x = now[point](plan.qparams(point.node, 0))
     weight, bias = (constant_of(n) for n in (*operands(node)[1:3], node)[:2])
     assert weight is not None
-    qparams = weight_qparams(weight, target.numerics.weight, target.kernels.weight_axis(node), finest_for(bias, x))
+    qparams = weight_qparams(
+        weight, target.numerics.weight, target.kernels.weight_axis(node), min_weight_scale(bias, x)
+    )
     return qparams if d.point.operand == 1 else bias_qparams(x, qparams)

@@ -58,7 +58,7 @@ def precision(plan: Plan, name: str) -> str:
 def test_a_scope_is_an_op_a_type_a_path_or_a_name(recorded, scope: dict[str, str]) -> None:
     plan = planned(recorded, scopes=[{**scope, "precision": "float"}])
     assert precision(plan, "conv2d_2") == "float"
-    assert "demanded by the recipe" in plan.why("conv2d_2")
+    assert "requested by the recipe" in plan.why("conv2d_2")
     elsewhere = "float" if {"type", "op"} & scope.keys() else "int8"
     assert precision(plan, "conv2d_1") == elsewhere
 
@@ -100,14 +100,14 @@ def test_demands_that_cannot_meet_name_both_rules_and_the_path(recorded) -> None
     for part in (
         "the scope name cat, input 0",
         "the scope name cat, output",
-        "cat only moves numbers",
+        "cat moves values: input and output share one scale",
         "test_recipe.py:",
     ):
         assert part in text
 
 
 def test_a_type_that_the_op_does_not_run_in(recorded) -> None:
-    with pytest.raises(ingot.PlanError, match="runs in int8 and is asked to hold int16"):
+    with pytest.raises(ingot.PlanError, match="runs in int8, but int16 is requested"):
         planned(recorded, scopes=[{"name": "add", "output": "snorm16"}])
 
 
@@ -185,12 +185,12 @@ def test_every_range_method_casts(recorded, method: str) -> None:
     plan = planned(recorded, range=method)
     assert all(d.qparams for d in plan if d.point == QuantizationPoint("add"))
     if method != "auto":
-        assert f"range by {'min-max' if method == 'minmax' else method}" in plan.why("add")
+        assert f"range estimator: {'min-max' if method == 'minmax' else method}" in plan.why("add")
 
 
 def test_a_scope_has_its_own_range_method(recorded) -> None:
     plan = planned(recorded, range="minmax", scopes=[{"name": "add", "range": "percentile:90"}])
-    assert "range by percentile:90" in plan.why("add")
+    assert "range estimator: percentile:90" in plan.why("add")
     assert plan.qparams("add").scale < planned(recorded, range="minmax").qparams("add").scale
 
 
@@ -266,10 +266,10 @@ def edited(plan: Plan, point: QuantizationPoint, **changes) -> Plan:
 @pytest.mark.parametrize(
     ("point", "changes", "said"),
     [
-        (QuantizationPoint("cat"), {"scale": 0.5}, "reads its operand . as"),
-        (QuantizationPoint("add"), {"scale": 0.0}, "a scale is a positive number"),
-        (QuantizationPoint("add"), {"zero_point": 999}, "a whole number in -128 … 127"),
-        (QuantizationPoint("add"), {"dtype": "int16"}, "xnnpack stores int8 there"),
+        (QuantizationPoint("cat"), {"scale": 0.5}, "has the output qparams .*, but its operand . has"),
+        (QuantizationPoint("add"), {"scale": 0.0}, "a scale must be positive and finite"),
+        (QuantizationPoint("add"), {"zero_point": 999}, "an integer in -128 … 127"),
+        (QuantizationPoint("add"), {"dtype": "int16"}, "xnnpack needs int8 there"),
     ],
 )
 def test_an_edit_that_cannot_be_is_refused(recorded, point: QuantizationPoint, changes: dict, said: str) -> None:
@@ -277,7 +277,7 @@ def test_an_edit_that_cannot_be_is_refused(recorded, point: QuantizationPoint, c
         ingot.lower(recorded[0], edited(planned(recorded), point, **changes))
 
 
-def test_a_slot_that_does_not_exist_is_refused(recorded) -> None:
+def test_a_point_that_does_not_exist_is_refused(recorded) -> None:
     plan = planned(recorded)
     strange = dataclasses.replace(plan.decisions[-1], point=QuantizationPoint("conv2d_22"))
     with pytest.raises(ingot.PlanError, match=r"does not have.*conv2d_2"):
@@ -368,8 +368,8 @@ def test_one_record_serves_every_precision(recorded, monkeypatch: pytest.MonkeyP
 @pytest.mark.parametrize(
     ("scope", "said"),
     [
-        ({"name": "conv2d_2", "precision": "float", "output": "snorm8"}, "nothing is stored there"),
-        ({"name": "conv2d_2", "inputs": [None, "snorm8"]}, "that operand is no activation"),
+        ({"name": "conv2d_2", "precision": "float", "output": "snorm8"}, "nothing is quantized there"),
+        ({"name": "conv2d_2", "inputs": [None, "snorm8"]}, "that operand is not an activation"),
     ],
 )
 def test_a_pin_that_cannot_take_effect_is_refused(recorded, scope: dict, said: str) -> None:
@@ -396,7 +396,7 @@ def test_scopes_that_agree_are_no_contradiction(recorded) -> None:
 def test_a_given_scale_that_clips_is_said_and_predicted(recorded) -> None:
     narrow = {"dtype": "int8", "scale": 0.001}
     plan = planned(recorded, inputs=[narrow])
-    assert any("the rest is clipped" in n for n in plan.notes)
+    assert any("values are clipped" in n for n in plan.notes)
     assert plan.qparams("conv2d", 0) == plan.qparams("x")  # nothing is left beyond it: no reader rescales
     (note,) = [n for n in plan.notes if "predicted" in n]
     assert float(note.split(": ")[1].split()[0]) < 10
@@ -437,7 +437,7 @@ def test_wrong_types_are_refused_in_words(recorded, recipe: dict) -> None:
     ],
 )
 def test_more_edits_that_cannot_be(recorded, point: QuantizationPoint, changes: dict) -> None:
-    with pytest.raises(ingot.PlanError, match="cannot be stored"):
+    with pytest.raises(ingot.PlanError, match="cannot be quantized as"):
         ingot.lower(recorded[0], edited(planned(recorded), point, **changes))
 
 

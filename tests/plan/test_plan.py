@@ -1,4 +1,4 @@
-"""The plan as data, the simple solver, and the audit of what torchao made of it."""
+"""The plan as data, simple plans, and the audit of the graph that PT2E makes of a plan."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ INT8 = Format("int8", -128, 127, symmetric=False)
 
 
 class Skip(nn.Module):
-    """r = relu(conv(x)) is read by a cat with x, and by another op too."""
+    """A cat reads r = relu(conv(x)) and x; if `other_reader`, a convolution reads r too."""
 
     def __init__(self, other_reader: bool) -> None:
         super().__init__()
@@ -51,20 +51,20 @@ def plan_of(model: nn.Module, *inputs: torch.Tensor) -> tuple[ingot.Program, Pla
 IMAGE = torch.zeros(1, 3, 8, 8)
 
 
-def test_a_join_requantizes_what_others_read_finer() -> None:
+def test_a_cat_requantizes_what_has_a_finer_scale_for_other_consumers() -> None:
     _, plan = plan_of(Skip(True), IMAGE)
     assert plan.qparams("relu").zero_point == -128
     assert plan.qparams("cat", 0) == plan.qparams("cat", 1) == plan.qparams("cat")
     assert plan.qparams("cat", 0).scale > 2 * plan.qparams("relu").scale
-    assert "sharing would cost relu" in plan.why("cat")
+    assert "bits of resolution for the other consumers of relu" in plan.why("cat")
 
 
-def test_a_join_that_is_the_only_reader_shares() -> None:
+def test_a_cat_that_is_the_only_consumer_shares_the_scale() -> None:
     _, plan = plan_of(Skip(False), IMAGE)
     assert plan.qparams("relu") == plan.qparams("cat")
 
 
-def test_movers_keep_their_numbers() -> None:
+def test_ops_that_move_values_keep_the_qparams() -> None:
     class Moves(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -79,9 +79,9 @@ def test_movers_keep_their_numbers() -> None:
     assert {str(n.target).split(".")[1] for n in movers} >= {"permute", "cat", "slice", "reshape"}
     for node in movers:
         assert effect_of(node, constant_of).kind is Kind.MOVES
-        slots = [plan.qparams(node.name), *(plan.qparams(node.name, i) for i in range(len(operands(node))))]
-        assert slots[0] is not None
-        assert set(slots) == {slots[0]}
+        points = [plan.qparams(node.name), *(plan.qparams(node.name, i) for i in range(len(operands(node))))]
+        assert points[0] is not None
+        assert set(points) == {points[0]}
 
 
 def test_json_round_trip() -> None:

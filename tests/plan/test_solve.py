@@ -1,4 +1,4 @@
-"""The parts of the solver, each against a slower way to the same answer."""
+"""The parts of the solver, each against a slower computation of the same answer."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import ingot
 from ingot.calibrate.histogram import observe, sparse_histogram
 from ingot.calibrate.sensitivity import operand_key
 from ingot.calibrate.statistics import Stats
-from ingot.plan.lut_alignment import corners
-from ingot.plan.mask_fills import body
-from ingot.plan.mincut import Energy, least
+from ingot.plan.lut_alignment import slope_discontinuities
+from ingot.plan.mask_fills import bulk_range
+from ingot.plan.mincut import PairwiseEnergy, minimize
 from ingot.plan.model import QParams
-from ingot.plan.noise_model import errors
-from ingot.plan.pointwise_consumers import function_of
-from ingot.plan.qparams import qparams_for, rounded_down, weight_qparams, with_factors
-from ingot.plan.range_estimators import METHODS, choose
+from ingot.plan.noise_model import quantization_errors
+from ingot.plan.pointwise_consumers import pointwise_function
+from ingot.plan.qparams import qparams_for, round_down_to_bits, weight_qparams, with_multiplier_bits
+from ingot.plan.range_estimators import CLIPPING_ESTIMATORS, estimate_qparams
 from ingot.plan.scale_groups import DisjointSets
-from ingot.plan.zero_points import moved
+from ingot.plan.zero_points import with_preferred_zero_point
 from ingot.targets.base import Format
 
 INT8 = Format("int8", -128, 127, symmetric=False)
@@ -38,36 +38,37 @@ def energies(draw: st.DrawFn) -> tuple[list, list[list[float]], list[tuple[int, 
     graph = Graph()
     nodes = [graph.placeholder(f"x{i}") for i in range(draw(st.integers(1, 7)))]
     price = st.integers(0, 20).map(float)
-    own = [[draw(price), draw(price)] for _ in nodes]
+    unary = [[draw(price), draw(price)] for _ in nodes]
     pairs = list(itertools.combinations(range(len(nodes)), 2))
     chosen = draw(st.lists(st.sampled_from(pairs), max_size=12)) if pairs else []
-    # Alike is never dearer than unlike: c00 + c11 <= c01 + c10.
+    # Submodular: c00 + c11 <= c01 + c10.
     edges = [(a, b, [0.0, draw(price), draw(price), 0.0]) for a, b in chosen]
-    return nodes, own, edges
+    return nodes, unary, edges
 
 
-def cost(sides: tuple[int, ...], own: list[list[float]], edges: list[tuple[int, int, list[float]]]) -> float:
-    return sum(c[s] for c, s in zip(own, sides, strict=True)) + sum(c[2 * sides[a] + sides[b]] for a, b, c in edges)
+def cost(assignment: tuple[int, ...], unary: list[list[float]], edges: list[tuple[int, int, list[float]]]) -> float:
+    own = sum(c[s] for c, s in zip(unary, assignment, strict=True))
+    return own + sum(c[2 * assignment[a] + assignment[b]] for a, b, c in edges)
 
 
 @settings(max_examples=300, deadline=None)
 @given(energies())
-def test_the_cut_is_the_least_of_all_labellings(drawn) -> None:
-    nodes, own, edges = drawn
-    energy, pair = Energy(), ("int8", "float")
-    for node, c in zip(nodes, own, strict=True):
-        energy.add(node, dict(zip(pair, c, strict=True)), pair)
+def test_the_cut_is_the_best_of_all_assignments(drawn) -> None:
+    nodes, unary, edges = drawn
+    energy, pair = PairwiseEnergy(), ("int8", "float")
+    for node, c in zip(nodes, unary, strict=True):
+        energy.add_node(node, dict(zip(pair, c, strict=True)), pair)
     for a, b, c in edges:
         table = {(x, y): c[2 * i + j] for i, x in enumerate(pair) for j, y in enumerate(pair)}
-        energy.edge(nodes[a], nodes[b], pair, pair, lambda x, y, t=table: t[x, y])
-    found = least(energy)
-    sides = tuple(pair.index(found[n]) for n in nodes)
-    best = min(cost(s, own, edges) for s in itertools.product((0, 1), repeat=len(nodes)))
-    assert cost(sides, own, edges) == pytest.approx(best)
+        energy.add_edge(nodes[a], nodes[b], pair, pair, lambda x, y, t=table: t[x, y])
+    found = minimize(energy)
+    assignment = tuple(pair.index(found[n]) for n in nodes)
+    best = min(cost(a, unary, edges) for a in itertools.product((0, 1), repeat=len(nodes)))
+    assert cost(assignment, unary, edges) == pytest.approx(best)
 
 
-def test_gains_are_the_squared_jacobian() -> None:
-    """Of a linear map y = A x the gain of x is |A|^2 / |y|^2, whatever the probe, on average."""
+def test_sensitivity_is_the_squared_jacobian() -> None:
+    """Of a linear map y = A x the sensitivity to x is |A|^2 / |y|^2, on average over the probes."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(6, 40, bias=False), nn.Linear(40, 200, bias=False))
     x = torch.randn(1, 6)
@@ -81,33 +82,33 @@ def test_gains_are_the_squared_jacobian() -> None:
     assert ranges.sensitivity[operand_key("linear", "input_1", 0)] == pytest.approx(exact, rel=0.5)
 
 
-def test_each_use_of_a_value_has_its_own_gain() -> None:
+def test_each_use_of_a_value_has_its_own_sensitivity() -> None:
     net = Two()
     x = torch.randn(4, 8)
     program = ingot.capture(net.eval(), (x,))
-    gains = ingot.record(program, [(x,)]).sensitivity
-    loud, quiet = (gains[operand_key(n, "tanh", 0)] for n in ("linear", "linear_1"))
-    assert loud > 1000 * quiet
-    assert gains["tanh"] >= loud / 2
+    sensitivity = ingot.record(program, [(x,)]).sensitivity
+    strong, weak = (sensitivity[operand_key(n, "tanh", 0)] for n in ("linear", "linear_1"))
+    assert strong > 1000 * weak
+    assert sensitivity["tanh"] >= strong / 2
 
 
 class Two(nn.Module):
-    """One value, read by a loud and by a quiet reader."""
+    """One value with two consumers, of large and of small weights."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(1)
-        self.loud, self.quiet = nn.Linear(8, 8), nn.Linear(8, 8)
-        self.quiet.weight.data *= 1e-3
+        self.strong, self.weak = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.weak.weight.data *= 1e-3
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = x.tanh()
-        return self.loud(y) + self.quiet(y)
+        return self.strong(y) + self.weak(y)
 
 
 @pytest.mark.slow
 def test_noise_is_predicted() -> None:
-    """The prediction of the plan against the quantized graph, on a net with joins and a residual."""
+    """The predicted SQNR against the measured one, on a net with cats and a residual."""
     from tests.quantize.test_qat import digits, fitted
 
     x, y = digits()
@@ -119,21 +120,21 @@ def test_noise_is_predicted() -> None:
     assert predicted == pytest.approx(casting.check.outputs[0].sqnr_db, abs=4)
 
 
-def test_noise_is_bought_back_with_time() -> None:
-    """The more noise is worth, the less of it there is, and the more runs in float."""
+def test_less_noise_costs_time() -> None:
+    """The more time halving the noise may cost, the more ops run in float."""
     model, batches = Outliers(), [(torch.randn(4, 16),) for _ in range(8)]
     program = ingot.capture(model.eval(), batches[0])
     ranges = ingot.record(program, batches)
     floats = []
-    for worth in (0.0, 0.3, 10.0):
-        plan = ingot.plan(program, ranges, "xnnpack", recipe={"noise_vs_latency": worth})
+    for share_of_time in (0.0, 0.3, 10.0):
+        plan = ingot.plan(program, ranges, "xnnpack", recipe={"noise_vs_latency": share_of_time})
         floats.append(sum(d.qparams is None and "float" in d.rule for d in plan))
     assert floats[0] <= floats[1] <= floats[2]
     assert floats[0] < floats[2]
 
 
 class Outliers(nn.Module):
-    """One channel a hundred times as strong as the rest, and all that matters is in the others."""
+    """One channel is a hundred times as large as the rest, and the outputs depend on the others."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -152,67 +153,68 @@ def stats_of(x: torch.Tensor) -> Stats:
     return Stats(m.low, m.high, m.count, m.nonfinite, m.neginf, sparse_histogram(raw))
 
 
-def points_of(x: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+def distribution_of(x: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
     return x.double().numpy(), np.full(len(x), 1 / len(x))
 
 
-@pytest.mark.parametrize("method", [*METHODS, "auto", "minmax", "percentile:99"])
-def test_every_method_gives_a_range_inside_the_measured_one(method: str) -> None:
+@pytest.mark.parametrize("estimator", [*CLIPPING_ESTIMATORS, "auto", "minmax", "percentile:99"])
+def test_every_estimator_gives_a_range_inside_the_measured_one(estimator: str) -> None:
     x = torch.randn(2000, generator=torch.Generator().manual_seed(0))
-    storage, _ = choose(points_of(x), (float(x.min()), float(x.max())), INT8, method)
-    low, high = storage.span
-    slack = storage.scale
+    qparams, _ = estimate_qparams(distribution_of(x), (float(x.min()), float(x.max())), INT8, estimator)
+    low, high = qparams.representable_range
+    slack = qparams.scale
     assert float(x.min()) - slack <= low < 0 < high <= float(x.max()) + slack
 
 
 def test_the_chosen_range_has_the_least_error() -> None:
-    """One outlier in a million is clipped if that is cheap, a common one never."""
+    """A rare outlier is clipped if that costs little, a frequent one never."""
     x = torch.cat([torch.randn(5000, generator=torch.Generator().manual_seed(0)), torch.tensor([60.0])])
-    span = (float(x.min()), float(x.max()))
-    auto, _ = choose(points_of(x), span, INT8, "auto")
-    tried = [choose(points_of(x), span, INT8, m)[0] for m in (*METHODS, "minmax")]
-    assert errors(points_of(x), [auto])[0] <= errors(points_of(x), tried).min() * 1.03
+    value_range, distribution = (float(x.min()), float(x.max())), distribution_of(x)
+    auto, _ = estimate_qparams(distribution, value_range, INT8, "auto")
+    others = [estimate_qparams(distribution, value_range, INT8, e)[0] for e in (*CLIPPING_ESTIMATORS, "minmax")]
+    least = quantization_errors(distribution, others).min()
+    assert quantization_errors(distribution, [auto])[0] <= least * 1.03
     often = torch.cat([x, torch.full((500,), 60.0)])
-    kept, _ = choose(points_of(often), span, INT8, "auto")
-    assert kept.span[1] > 55
+    kept, _ = estimate_qparams(distribution_of(often), value_range, INT8, "auto")
+    assert kept.representable_range[1] > 55
 
 
-def test_a_constant_value_is_stored_exactly() -> None:
-    storage, _ = choose(points_of(torch.full((9,), 3.0)), (3.0, 3.0), INT8, "auto")
-    assert (storage.qmax - storage.zero_point) * storage.scale == pytest.approx(3.0)
+def test_a_constant_value_is_quantized_exactly() -> None:
+    qparams, _ = estimate_qparams(distribution_of(torch.full((9,), 3.0)), (3.0, 3.0), INT8, "auto")
+    assert (qparams.qmax - qparams.zero_point) * qparams.scale == pytest.approx(3.0)
     assert qparams_for(0.0, 0.0, INT8).scale > 0
 
 
 @pytest.mark.parametrize("fill", [-1e9, -3.4e38, -1e4])
-def test_fills_are_told_from_the_rest(fill: float) -> None:
+def test_mask_fill_values_are_found(fill: float) -> None:
     x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     x[::3] = fill
-    low, high = body(stats_of(x))
+    low, high = bulk_range(stats_of(x))
     assert -5 < low < 0 < high < 5
 
 
-def test_outliers_are_no_fills() -> None:
+def test_outliers_are_not_mask_fill_values() -> None:
     x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     x[5] = -300.0
-    assert body(stats_of(x)) is None
-    assert body(stats_of(torch.randn(100) * 1e6)) is None
+    assert bulk_range(stats_of(x)) is None
+    assert bulk_range(stats_of(torch.randn(100) * 1e6)) is None
 
 
-def test_a_path_through_a_class_is_told() -> None:
-    classes: DisjointSets[int] = DisjointSets()
+def test_the_path_through_a_scale_group_is_explained() -> None:
+    groups: DisjointSets[int] = DisjointSets()
     for a, b in ((1, 2), (2, 3), (3, 4), (1, 9)):
-        classes.union(a, b, f"{a}-{b}")
-    ways, at, path = classes.ways(1), 4, []
+        groups.union(a, b, f"{a}-{b}")
+    paths, at, path = groups.paths_to(1), 4, []
     while at != 1:
-        at, why = ways[at]
+        at, why = paths[at]
         path.append(why)
     assert path == ["3-4", "2-3", "1-2"]
-    assert not classes.same(1, 77)
-    assert len(list(classes.groups())) == 1  # asking after a stranger made nobody a member
+    assert not groups.same(1, 77)
+    assert len(list(groups.groups())) == 1  # the question about 77 added no member
 
 
 @pytest.mark.parametrize(
-    ("op", "args", "alone"),
+    ("op", "args", "pointwise"),
     [
         (torch.ops.aten.tanh.default, (), True),
         (torch.ops.aten.gelu.default, (), True),
@@ -223,13 +225,14 @@ def test_a_path_through_a_class_is_told() -> None:
         (torch.ops.aten.max_pool2d.default, ([2, 2],), False),
     ],
 )
-def test_a_function_of_each_number_is_found_by_trying(op, args, alone: bool) -> None:
+def test_pointwise_ops_are_found_by_experiment(op, args, pointwise: bool) -> None:
     graph = Graph()
-    assert (function_of(graph.call_function(op, (graph.placeholder("x"), *args))) is not None) == alone
+    found = pointwise_function(graph.call_function(op, (graph.placeholder("x"), *args)))
+    assert (found is not None) == pointwise
 
 
 class Saturated(nn.Module):
-    """Most of what the first layer gives is far out, where tanh is flat."""
+    """Most results of the first layer are large, where tanh is flat."""
 
     def __init__(self, act: nn.Module) -> None:
         super().__init__()
@@ -240,8 +243,8 @@ class Saturated(nn.Module):
         return self.last(self.act(self.first(x).reshape(1, 4, 8, -1)).reshape(-1, 32))
 
 
-def test_ranges_are_judged_by_what_the_reader_makes_of_them() -> None:
-    """Also behind a reshape; with another reader of the same numbers nothing is cut off."""
+def test_errors_are_seen_through_a_pointwise_consumer() -> None:
+    """Also behind a reshape; with a second consumer of the same value nothing is clipped."""
     batches = [(torch.randn(4, 16, generator=torch.Generator().manual_seed(i)),) for i in range(8)]
     kept = {}
     for name, act in (("tanh", nn.Tanh()), ("both", Both())):
@@ -249,8 +252,9 @@ def test_ranges_are_judged_by_what_the_reader_makes_of_them() -> None:
         program = ingot.capture(Saturated(act), batches[0])
         ranges = ingot.record(program, batches)
         low, high = ranges.values["linear"].min, ranges.values["linear"].max
-        span = ingot.plan(program, ranges, "xnnpack", recipe={"range": "mse"}).qparams("linear").span
-        kept[name] = (span[1] - span[0]) / (high - low)
+        plan = ingot.plan(program, ranges, "xnnpack", recipe={"range": "mse"})
+        qlow, qhigh = plan.qparams("linear").representable_range
+        kept[name] = (qhigh - qlow) / (high - low)
     assert kept["tanh"] < 0.6
     assert kept["both"] > 0.9
 
@@ -260,37 +264,37 @@ class Both(nn.Module):
         return x.tanh() + x
 
 
-def test_weight_scales_give_factors_of_few_bits() -> None:
-    """To be read back by rounding to as many bits; no scale becomes smaller, or the largest weight would be cut off."""
+def test_weight_scales_give_multipliers_of_few_bits() -> None:
+    """Rounding to as many bits recovers them. No scale becomes smaller, or the largest weight would be clipped."""
     weight = weight_qparams(torch.randn(64, 8, generator=torch.Generator().manual_seed(0)), WEIGHT, 0)
     x, out = qparams_for(-1.3, 2.1, INT16), qparams_for(-7.7, 5.2, INT16)
-    moved = with_factors(weight, x, out, 15)
-    for before, after in zip(weight.scale, moved.scale, strict=True):
-        factor = np.frexp(x.scale * after / out.scale)[0] * 2**15
-        assert abs(factor - round(factor)) < 2**-7
+    aligned = with_multiplier_bits(weight, x, out, 15)
+    for before, after in zip(weight.scale, aligned.scale, strict=True):
+        mantissa = np.frexp(x.scale * after / out.scale)[0] * 2**15
+        assert abs(mantissa - round(mantissa)) < 2**-7
         assert before * (1 - 1e-6) <= after <= before * (1 + 2**-14)
-    assert with_factors(moved, x, out, 15).scale == pytest.approx(moved.scale, rel=1e-7)
+    assert with_multiplier_bits(aligned, x, out, 15).scale == pytest.approx(aligned.scale, rel=1e-7)
 
 
-def test_factors_are_rounded_down_to_few_bits() -> None:
-    assert [rounded_down(x, 3) for x in (0.9, 5 / 8, 5 / 8 - 1e-9, 3.2)] == [7 / 8, 5 / 8, 5 / 8, 3.0]
+def test_multipliers_are_rounded_down_to_few_bits() -> None:
+    assert [round_down_to_bits(x, 3) for x in (0.9, 5 / 8, 5 / 8 - 1e-9, 3.2)] == [7 / 8, 5 / 8, 5 / 8, 3.0]
 
 
 @pytest.mark.parametrize(("zero", "wanted", "found"), [(1, True, 0), (-1, True, 0), (2, True, 2), (0, False, -1), (3, False, 3)])  # fmt: skip
 def test_a_zero_point_moves_by_one_step_and_the_range_stays(zero: int, wanted: bool, found: int) -> None:
-    stored = QParams("int8", 0.5, zero, -128, 127)
-    after = moved(stored, wanted)
+    before = QParams("int8", 0.5, zero, -128, 127)
+    after = with_preferred_zero_point(before, wanted)
     assert after.zero_point == found
-    assert after.scale <= stored.scale * 128 / 127
-    assert after.span[0] <= stored.span[0] + 1e-6
-    assert after.span[1] >= stored.span[1] - 1e-6
+    assert after.scale <= before.scale * 128 / 127
+    assert after.representable_range[0] <= before.representable_range[0] + 1e-6
+    assert after.representable_range[1] >= before.representable_range[1] - 1e-6
 
 
-def test_corners_are_told_from_bends() -> None:
-    found = {op: corners(_function(op)).tolist() for op in ("hardswish", "silu", "exp", "relu")}
+def test_slope_discontinuities_are_found() -> None:
+    found = {op: slope_discontinuities(_function(op)).tolist() for op in ("hardswish", "silu", "exp", "relu")}
     assert found == {"hardswish": [-3, 3], "silu": [], "exp": [], "relu": [0]}
 
 
 def _function(op: str):
     graph = Graph()
-    return function_of(graph.call_function(getattr(torch.ops.aten, op).default, (graph.placeholder("x"),)))
+    return pointwise_function(graph.call_function(getattr(torch.ops.aten, op).default, (graph.placeholder("x"),)))

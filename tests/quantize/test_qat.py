@@ -72,7 +72,7 @@ def test_training_learns(trained) -> None:
 
 def test_scale_groups_stay_together(trained) -> None:
     _, before, _, after, *_ = trained
-    read = [d for d in before if d.rule == "read as stored"]
+    read = [d for d in before if d.rule == "same qparams as the producer"]
     assert len(read) > 4
     for d in read:
         assert after.qparams(d.point.node, d.point.operand) == after.qparams(d.reads)

@@ -228,7 +228,7 @@ class Twice(nn.Module):
 def test_a_value_of_a_rewrite_does_not_get_the_statistics_of_another() -> None:
     program = ingot.capture(seeded(Twice()), SENTENCES[0])
     plan = ingot.plan(program, ingot.record(program, SENTENCES), need("ethos-u55-128"))
-    wide = [d for d in plan if d.qparams and d.qparams.axis is None and d.qparams.span[1] > 900]
+    wide = [d for d in plan if d.qparams and d.qparams.axis is None and d.qparams.representable_range[1] > 900]
     assert {d.point.node for d in wide if d.point.operand is None} == {plan_output(plan)}
 
 

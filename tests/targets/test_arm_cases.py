@@ -294,7 +294,7 @@ def test_int4_weights_by_recipe(name: str) -> None:
     narrow = cast(Regions(), name, recipe={"scopes": [{"path": "grid", "weights": "int4"}]})
     assert_whole(narrow)
     assert narrow.plan.qparams("conv2d_1", 1).qmax == 7
-    assert "as the recipe asks" in narrow.plan.why("conv2d_1")
+    assert "int4: requested by the recipe" in narrow.plan.why("conv2d_1")
     assert whole.plan.qparams("conv2d_1", 1).qmax == 127
     assert 10 <= narrow.check.outputs[0].sqnr_db < whole.check.outputs[0].sqnr_db
 
@@ -310,14 +310,16 @@ def test_the_planner_chooses_int4_where_it_adds_least_noise(name: str) -> None:
     ]
     assert four
     assert eight  # not everywhere: it would cost more
-    assert "adds little noise for its bytes" in narrow.plan.why(four[0])
-    assert f"{len(four)} ops have narrower weights" in narrow.notes
+    assert "it adds little noise per byte saved" in narrow.plan.why(four[0])
+    assert f"int4 weights: {len(four)} ops" in narrow.notes
     assert len(narrow.pte) < len(plain.pte)
     lost = plain.check.outputs[0].sqnr_db - narrow.check.outputs[0].sqnr_db
     assert 0 < lost < 18  # 14 were allowed, by a first-order estimate; three layers have none to spare
 
 
-@pytest.mark.parametrize(("name", "says"), [("xnnpack", "has no narrower weights"), ("vgf", "in whole bytes")])
+@pytest.mark.parametrize(
+    ("name", "says"), [("xnnpack", "has no int4 weights"), ("vgf", "stores each int4 weight in a byte")]
+)
 def test_a_note_where_int4_weights_save_nothing(name: str, says: str) -> None:
     casting = cast(Regions(), name if name == "xnnpack" else need(name), recipe={"int4_sqnr_budget_db": 20})
     assert any(says in note for note in casting.notes)
@@ -326,7 +328,7 @@ def test_a_note_where_int4_weights_save_nothing(name: str, says: str) -> None:
 
 def test_int4_weights_need_int8_activations() -> None:
     scope = {"path": "grid", "weights": "int4", "precision": "int16"}
-    with pytest.raises(ingot.IngotError, match="multiplied with int8 only"):
+    with pytest.raises(ingot.IngotError, match="need int8 activations"):
         cast(Regions(), need("vgf"), recipe={"scopes": [scope]})
     with pytest.raises(ingot.IngotError, match="no int4 weights"):
         cast(Regions(), "xnnpack", recipe={"scopes": [{"path": "grid", "weights": "int4"}]})

@@ -94,7 +94,7 @@ def test_large_boxes_keep_resolution_for_small_scores() -> None:
     casting = cast(detector(), [(torch.randn(1, 4, 6, 6),) for _ in range(4)])
     assert len(casting.delegates) == 1
     assert casting.check.outputs[0].worst_channel_db > 30
-    assert "one int8 scale would cost its smallest operand" in casting.plan.why("cat")
+    assert "a shared int8 scale would cost its smallest operand" in casting.plan.why("cat")
 
 
 def test_a_plan_with_one_coarse_scale_for_both_fails() -> None:

@@ -23,7 +23,7 @@ def stats_of(ranges: Ranges | None) -> dict[str, Stats]:
 
 def distribution_of(stats: Stats, qparams: QParams | None) -> Distribution:
     """The bins cover the recorded and the chosen range."""
-    chosen = qparams.span if qparams is not None and qparams.axis is None else None
+    chosen = qparams.representable_range if qparams is not None and qparams.axis is None else None
     low, high = (min(stats.min, *chosen), max(stats.max, *chosen)) if chosen else (stats.min, stats.max)
     bins = _even_bins(stats, low, high) if stats.histogram and high > low else ()
     return Distribution(stats.min, stats.max, stats.count, stats.nonfinite, low, high, bins, chosen)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingot.core.fx import has_symbols, is_float, value_of
-from ingot.result.casting import Casting
 from ingot.result.details.calibration import calibration_summary, stats_of
 from ingot.result.details.model import Details
 from ingot.result.details.nodes import nodes_of
@@ -14,6 +13,9 @@ from ingot.result.details.versions import versions_of
 from ingot.result.details.weights import weights_of
 
 MAX_VALUE_BYTES = 1 << 31  # of all values that are kept for the comparison
+
+if TYPE_CHECKING:
+    from ingot.result.casting import Casting
 
 
 def details_of(casting: Casting) -> Details:

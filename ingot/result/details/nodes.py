@@ -13,7 +13,6 @@ from ingot.core.artefact import TensorInfo
 from ingot.core.fx import module_path, source_of, value_name
 from ingot.lower.partition_report import tensor_info
 from ingot.plan.model import Plan, QParams
-from ingot.result.casting import Casting
 from ingot.result.details.calibration import distribution_of
 from ingot.result.details.model import GraphNode, OperandUse
 

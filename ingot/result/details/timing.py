@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingot.errors import IngotError
 from ingot.quantize.io import quantize_inputs
-from ingot.result.casting import Casting
 from ingot.result.details.model import TimedOp, Timing
+
+if TYPE_CHECKING:
+    from ingot.result.casting import Casting
 
 RUNS = 11  # the first is not counted: it packs weights and warms caches
 HOW = "fastest run under ExecuTorch's event tracer, on the machine of the cast"

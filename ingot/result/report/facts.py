@@ -14,9 +14,6 @@ from ingot.result.report.text import Facts, json_ready, summary_facts
 if TYPE_CHECKING:
     from ingot.result.casting import Casting
 
-if TYPE_CHECKING:
-    from ingot.result.casting import Casting
-
 FILE = "report.json"
 NEEDED = ("target", "bytes", "delegates", "host_ops", "io", "check", "nodes", "weights", "sizes")
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from ingot.core.fx import calls, is_call
-from ingot.plan.lut_alignment import gap_between
+from ingot.plan.lut_alignment import breakpoint_spacing
 from ingot.plan.model import QParams
 from ingot.quantize.audit import qdq_qparams
 from ingot.targets.base import Target
@@ -47,7 +47,7 @@ def _table(node: Node, target: Target) -> LookupTable | None:
     count = target.numerics.lut_entries.get(stored.dtype)
     if count is None or stored.zero_point != 0 or len(given) != 1:
         return None
-    spacing = gap_between(count, stored)
+    spacing = breakpoint_spacing(count, stored)
     return LookupTable(_entries(node, torch.arange(-count // 2, count // 2 + 1) * spacing, given.pop()), spacing)
 
 

@@ -16,8 +16,9 @@ from torch.fx import GraphModule, Node
 from ingot.capture.op_semantics import operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import calls, is_call
-from ingot.plan.cost_model import elements, multiplications
+from ingot.plan.cost_model import mac_count
 from ingot.plan.model import QParams
+from ingot.plan.noise_model import elements
 from ingot.quantize.audit import qdq_qparams
 from ingot.targets.base import Target
 
@@ -45,7 +46,7 @@ def _scales(node: Node, target: Target) -> Iterator[tuple[Node, Tensor]]:
 
 def _is_matmul(node: Node, factor: Node) -> bool:
     """A sum of products with a weight, or with a value that nothing else reads."""
-    return weight_axis(node) is not None or (len(factor.users) == 1 and multiplications(node) > elements(node))
+    return weight_axis(node) is not None or (len(factor.users) == 1 and mac_count(node) > elements(node))
 
 
 def _exact_scale(weight: QParams, ratio: float, bits: int) -> Tensor:

@@ -1,0 +1,119 @@
+"""Simulated quantization: a plan runs in float, with a fake quantizer at every quantization point."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.fx import GraphModule, Interpreter, Node
+
+from ingot.capture.op_semantics.weighted_ops import is_random
+from ingot.core.fx import constant_of
+from ingot.plan.bias_correction import ChannelMeans, apply_correction, bias_correction, channel_means, has_bias
+from ingot.plan.model import Plan, QParams
+
+SampleBatch = tuple[Any, ...]
+
+
+def can_simulate(module: GraphModule, batches: Sequence[SampleBatch]) -> bool:
+    """There are batches, and no op is random: else two runs could not be compared."""
+    return bool(batches) and not any(map(is_random, module.graph.nodes))
+
+
+@dataclass
+class Simulation:
+    """A program and batches on which plans are simulated, with the results of the float program."""
+
+    module: GraphModule
+    batches: Sequence[SampleBatch]
+    float_means: ChannelMeans = field(default_factory=dict)
+    float_outputs: list[list[Tensor]] = field(default_factory=list)  # by batch
+    constants: dict[Any, Tensor] = field(default_factory=dict)  # quantized once for all plans
+
+    @classmethod
+    def of(cls, module: GraphModule, batches: Sequence[SampleBatch]) -> Simulation:
+        simulation = cls(module, batches)
+        means = simulation.float_means
+        simulation.float_outputs = [_float_tensors(_FloatRun(module, means).run(*batch)) for batch in batches]
+        return simulation
+
+    def run(self, plan: Plan, correct_biases: bool) -> tuple[list[list[Tensor]], ChannelMeans]:
+        """The outputs by batch, and the bias corrections. Each layer reads results that are already corrected."""
+        runs = [_SimulatedRun(self.module, plan, self.constants, batch) for batch in self.batches]
+        corrections: ChannelMeans = {}
+        for node in self.module.graph.nodes:
+            results = [run.compute(node) for run in runs]
+            if correct_biases and node.name in self.float_means and plan.qparams(node.name, 1) is not None:
+                actual = torch.cat([channel_means(node, y) for y in results])
+                correction = corrections[node.name] = bias_correction(self.float_means[node.name], actual)
+                results = [apply_correction(node, y, correction) for y in results]
+            for run, y in zip(runs, results, strict=True):
+                run.set_result(node, y)
+        return [_float_tensors(run.result) for run in runs], corrections
+
+
+class _FloatRun(Interpreter):
+    """The float program; collects the channel means of all ops with a bias."""
+
+    def __init__(self, module: GraphModule, means: ChannelMeans) -> None:
+        super().__init__(module)
+        self.means = means
+
+    def run_node(self, n: Node) -> Any:
+        y = super().run_node(n)
+        if has_bias(n):
+            found = channel_means(n, y)
+            self.means[n.name] = torch.cat([self.means[n.name], found]) if n.name in self.means else found
+        return y
+
+
+class _SimulatedRun(Interpreter):
+    """The program on one batch, one node at a time, with fake quantizers at the points of the plan."""
+
+    def __init__(self, module: GraphModule, plan: Plan, constants: dict[Any, Tensor], batch: SampleBatch) -> None:
+        super().__init__(module)
+        self.plan, self.constants, self.args_iter = plan, constants, iter(batch)
+        self.result: Any = None
+
+    def compute(self, n: Node) -> Any:
+        """The result of a node before its output is quantized."""
+        positions = count()
+        args, kwargs = (torch.fx.map_arg(a, lambda s: self._read(n, s, next(positions))) for a in (n.args, n.kwargs))
+        return getattr(self, n.op)(n.target, args, kwargs)
+
+    def set_result(self, n: Node, y: Any) -> None:
+        """Quantize the result, keep it for the consumers, and release what nobody reads any more."""
+        qparams = self.plan.qparams(n.name)
+        self.result = self.env[n] = y if qparams is None else fake_quantize(y, qparams)
+        for dead in self.user_to_last_uses.get(n, []):
+            del self.env[dead]
+
+    def _read(self, n: Node, source: Node, operand: int) -> Any:
+        qparams = self.plan.qparams(n.name, operand)
+        if qparams is None or qparams.dtype == "int32" or qparams == self.plan.qparams(source.name):
+            return self.env[source]  # the error of an int32 bias is negligible
+        if constant_of(source) is None:
+            return fake_quantize(self.env[source], qparams)
+        key = (source.target, qparams)
+        if key not in self.constants:
+            self.constants[key] = fake_quantize(self.env[source], qparams)
+        return self.constants[key]
+
+
+def fake_quantize(x: Tensor, s: QParams) -> Tensor:
+    """Quantize and dequantize."""
+    if x.dtype is not torch.float32:
+        return fake_quantize(x.float(), s).to(x.dtype)
+    if s.axis is None:
+        return torch.fake_quantize_per_tensor_affine(x, s.scale, s.zero_point, s.qmin, s.qmax)  # type: ignore[arg-type]
+    scale, zero = torch.tensor(s.scale), torch.tensor(s.zero_point, dtype=torch.int32)
+    return torch.fake_quantize_per_channel_affine(x, scale, zero, s.axis, s.qmin, s.qmax)
+
+
+def _float_tensors(outputs: Any) -> list[Tensor]:
+    flat = torch.utils._pytree.tree_leaves(outputs)
+    return [o for o in flat if isinstance(o, Tensor) and o.is_floating_point()]
