@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 BIN_SHIFT = 19  # float32 bits that do not select the bin
-BINS_PER_SIGN = 1 << 12  # bins per sign
+BINS_PER_SIGN = 1 << 12
 RAW_BINS = 2 * BINS_PER_SIGN
 INFINITY_BIN = 255 << 4  # top bits of infinity; larger ones are NaN
 

@@ -1,4 +1,4 @@
-"""Check types, shapes and dtypes of calibration data; convert dtypes where no information is lost."""
+"""Check types, shapes and dtypes of calibration data; convert compatible dtypes."""
 
 from __future__ import annotations
 
