@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ingot.config.validation import parsed_json
 from ingot.errors import ArtefactError, InputError
 from ingot.llm.decoder import KVHeads, empty_kv_cache, grow_kv_cache, kv_capacity_for, step_inputs, update_kv_cache
 from ingot.runtime.bindings import load_method
@@ -36,9 +37,8 @@ class DecoderSpec:
     @staticmethod
     def from_folder(folder: Path) -> DecoderSpec:
         try:
-            data = json.loads((folder / DECODER_FILE).read_text())
-            return DecoderSpec(**{**data, "heads": KVHeads(**data["heads"]), "stops": tuple(data["stops"])})
-        except (OSError, ValueError, KeyError, TypeError) as e:
+            return parsed_json(DecoderSpec, (folder / DECODER_FILE).read_bytes(), DECODER_FILE)
+        except (OSError, InputError) as e:
             hint = "name a folder that `ingot cast --hf` of this version wrote"
             raise InputError(f"no decoder in {folder}", why=str(e), hint=hint) from e
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+from ingot.config.validation import parsed
 from ingot.errors import InputError, PlanError, nearest
 
 VERSION = 1
@@ -158,17 +159,15 @@ class Plan:
         return json.dumps(asdict(self), indent=1)
 
     @classmethod
-    def from_json(cls, text: str) -> Plan:
+    def from_json(cls, text: str | bytes) -> Plan:
+        """A plan that `to_json` wrote; every field is validated."""
         try:
             data = json.loads(text)
-            if data["version"] != VERSION:
-                raise InputError(f"the plan has version {data['version']}, this Ingot reads {VERSION}")
-            decisions = tuple(_decision(d) for d in data.pop("decisions"))
-            lists: dict[str, Any] = {k: tuple(data.pop(k)) for k in ("rewrites", "notes")}
-            bias_corrections = {name: tuple(map(float, s)) for name, s in data.pop("bias_corrections", {}).items()}
-            last = tuple(map(str, data.pop("channels_last", ())))
-            return cls(decisions=decisions, bias_corrections=bias_corrections, channels_last=last, **lists, **data)
-        except (KeyError, TypeError, ValueError, AttributeError, struct.error) as e:
+            version = data.get("version") if isinstance(data, dict) else None
+            if version is not None and version != VERSION:
+                raise InputError(f"the plan has version {version}, this Ingot reads {VERSION}")
+            return parsed(cls, data, "the plan")
+        except (ValueError, OverflowError, struct.error) as e:
             raise InputError("not an Ingot plan", why=f"{type(e).__name__}: {e}") from e
 
     def __iter__(self) -> Iterator[Decision]:
@@ -189,15 +188,3 @@ def _lines(d: Decision) -> Iterator[str]:
 
 def _qparams_text(d: Decision | None) -> str:
     return "absent" if d is None else str(d.qparams) if d.qparams else "float"
-
-
-def _decision(data: dict[str, Any]) -> Decision:
-    qparams, point, because = data.pop("qparams"), data.pop("point"), tuple(data.pop("because"))
-    return Decision(
-        point=QuantizationPoint(**point), because=because, qparams=_qparams(qparams) if qparams else None, **data
-    )
-
-
-def _qparams(data: dict[str, Any]) -> QParams:
-    fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items()}
-    return QParams(**fields)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Node
 
 from ingot.capture.export import Program
+from ingot.capture.inputs import Inputs
 from ingot.capture.op_semantics import effect_of, operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import constant_of, copy_graph_module, get_attribute
@@ -30,31 +31,40 @@ from ingot.targets.base import Target
 RANGE_MOMENTUM = 0.01  # share of a new batch when a range shrinks
 
 
-@dataclass(frozen=True, eq=False)
-class Training:
-    """Train `model` like any module; `finish()` returns the trained program and its plan, ready to lower."""
+class Training(nn.Module):
+    """The program with fake quantization, a module like any other; `finish()` gives the trained program and its plan.
 
-    model: nn.Module  # takes flat inputs
-    program: Program
-    plan: Plan
-    target: Target
-    scales: dict[QuantizationPoint, Any] = field(repr=False)  # the fake quantizer of each point's scale group
+    Dropout is off and norms are folded, so `train()` and `eval()` change nothing but the flag.
+    """
 
-    def __call__(self, *inputs: Any) -> Any:
-        """Run the program on a user's batch with fake quantization; a single output is not in a list."""
-        made = self.model(*self.program.flatten(inputs))
-        leaves = [t for t in torch.utils._pytree.tree_leaves(made) if isinstance(t, Tensor)]
+    def __init__(
+        self, model: nn.Module, program: Program, plan: Plan, target: Target, scales: dict[QuantizationPoint, Any]
+    ) -> None:
+        super().__init__()
+        self.model = model  # takes flat inputs
+        self.program, self.plan, self.target = program, plan, target
+        self.scales = scales  # the fake quantizer of each point's scale group
+
+    def forward(self, *args: object, **kwargs: object) -> Tensor | list[Tensor]:
+        """Run the program on a batch; a single output is not in a list."""
+        device = next(self.model.parameters()).device
+        flat = (x.to(device) if isinstance(x, Tensor) else x for x in self.program.flatten(Inputs(*args, **kwargs)))
+        leaves = [t for t in torch.utils._pytree.tree_leaves(self.model(*flat)) if isinstance(t, Tensor)]
         return leaves[0] if len(leaves) == 1 else leaves
 
-    def parameters(self) -> Iterator[nn.Parameter]:
-        return self.model.parameters()
+    def train(self, mode: bool = True) -> Training:
+        self.training = mode  # the graph inside has no modes
+        return self
 
     def finish(self) -> tuple[Program, Plan]:
+        """Ready to lower: `ingot.lower(*training.finish())`."""
         module = copy_graph_module(self.program.module)
         learned: dict[int, Tensor] = {}
         for name, parameter in self.model.named_parameters(remove_duplicate=False):  # tied weights have two names
-            _set_tensor(module, name, learned.setdefault(id(parameter), parameter.detach().clone()))
-        program = replace(self.program, module=module, reference=copy.deepcopy(module), rewritten_for=self.target.name)
+            _set_tensor(module, name, learned.setdefault(id(parameter), parameter.detach().cpu().clone()))
+        program = replace(
+            self.program, module=module, reference=copy.deepcopy(module), rewritten_for=self.target.name, exported=None
+        )
         decisions = tuple(_trained_decisions(self.plan, module, self.scales, self.target))
         return program, replace(self.plan, decisions=decisions, fingerprint=program.fingerprint, bias_corrections={})
 
