@@ -45,7 +45,7 @@ def _clipped_ranges(state: SolverState) -> Iterator[str]:
 
 
 def _float_ops(state: SolverState) -> Iterator[str]:
-    """Weights in float save no memory: the user expects to be told."""
+    """Ops with float weights: they save no memory."""
     weighted = [n for n in state.precisions if weight_axis(n) is not None and not n.meta.get("ingot_float")]
     in_float = [n for n in weighted if not state.is_integer(n)]
     if in_float:

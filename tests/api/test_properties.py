@@ -220,9 +220,9 @@ def check_order(drawn: Drawn, random: Any) -> None:
     pairs = list(zip(calls(legal_form(one[0])), calls(legal_form(other[0])), strict=True))
     assert [(a.name, a.target) for a, _ in pairs] == [(b.name, b.target) for _, b in pairs]
     for a, b in pairs:
-        same_storage(one[2].qparams(a.name), other[2].qparams(b.name), a.name)
+        same_qparams(one[2].qparams(a.name), other[2].qparams(b.name), a.name)
         for i, j in matched(a, b):
-            same_storage(one[2].qparams(a.name, i), other[2].qparams(b.name, j), f"{a.name}[{i}]")
+            same_qparams(one[2].qparams(a.name, i), other[2].qparams(b.name, j), f"{a.name}[{i}]")
 
 
 def matched(a: Node, b: Node) -> Iterator[tuple[int, int]]:
@@ -234,7 +234,7 @@ def matched(a: Node, b: Node) -> Iterator[tuple[int, int]]:
         yield i, places[0]
 
 
-def same_storage(a: QParams | None, b: QParams | None, where: str) -> None:
+def same_qparams(a: QParams | None, b: QParams | None, where: str) -> None:
     """Equal, but for what the last bits of a sum in another order do to a range."""
     assert (a is None) == (b is None), where
     if a is not None and b is not None:
@@ -278,8 +278,9 @@ def with_other_names(program: ingot.Program, ranges: ingot.Ranges, random: Any) 
     names = {before: n.name for before, n in zip(old, nodes, strict=True)}
     renamed = replace(program, module=module)
     values = {names[n]: s for n, s in ranges.values.items()}
-    gains = {re.sub(r"\w+(?=$|\[|<)", lambda m: names.get(m[0], m[0]), slot): g for slot, g in ranges.gains.items()}
-    return renamed, replace(ranges, values=values, gains=gains, fingerprint=renamed.fingerprint)
+    rename = re.compile(r"\w+(?=$|\[|<)")
+    sensitivity = {rename.sub(lambda m: names.get(m[0], m[0]), key): s for key, s in ranges.sensitivity.items()}
+    return renamed, replace(ranges, values=values, sensitivity=sensitivity, fingerprint=renamed.fingerprint)
 
 
 # ---- g: the artefact computes its quantized graph ----
