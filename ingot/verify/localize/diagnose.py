@@ -16,7 +16,7 @@ from ingot.verify.localize.finding import Finding, ValueCheck
 from ingot.verify.localize.graph_errors import describe_drop, largest_drop, sqnr_by_value
 from ingot.verify.localize.intermediate_outputs import Batches, ObservedValue
 from ingot.verify.localize.isolated_op import error_in_steps, isolated_error, most_divergent_op
-from ingot.verify.localize.probe import Probe, diverges_from_graph, evenly_spaced
+from ingot.verify.localize.probe import ArtefactProbe, diverges_from_graph, evenly_spaced
 from ingot.verify.metrics import measure
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def diagnose(casting: Casting, batches: Batches) -> Finding:
     chosen = list(islice(batches, evidence.recipe.verify_batches))
     if not chosen:
         raise InputError("no batches to localize with", hint="give at least one input tuple")
-    probe = Probe(evidence, casting.plan, chosen)
+    probe = ArtefactProbe(evidence, casting.plan, chosen)
     outputs = _outputs(casting.pte, evidence, chosen)
     errors = sqnr_by_value(evidence.program, evidence.quantized, chosen[0])
     worst = largest_drop(evidence.program, errors)
@@ -58,7 +58,7 @@ def _outputs(pte: bytes, evidence: Evidence, batches: Batches) -> dict[str, Obse
     return {n: ObservedValue(*([batch[i] for batch in run] for run in runs)) for i, n in enumerate(names)}
 
 
-def _backend_error(probe: Probe, failed: bool) -> Verdict | None:
+def _backend_error(probe: ArtefactProbe, failed: bool) -> Verdict | None:
     """An op that disagrees with the graph; searched for even if the outputs pass, since an average may hide it."""
     if not failed and all(_agrees(probe, n) for n in probe.observed):
         return None
@@ -73,12 +73,12 @@ def _backend_error(probe: Probe, failed: bool) -> Verdict | None:
     )
 
 
-def _agrees(probe: Probe, name: str) -> bool:
+def _agrees(probe: ArtefactProbe, name: str) -> bool:
     error = isolated_error(probe, name)
     return not error.differs or error.db >= probe.evidence.recipe.min_faithful_db
 
 
-def _not_reproduced(probe: Probe, wrong: str) -> Verdict:
+def _not_reproduced(probe: ArtefactProbe, wrong: str) -> Verdict:
     """The error disappears with extra outputs: is the file wrong, or do extra outputs change the kernels?"""
     probe.observe([])
     if probe.diverges(wrong):
@@ -89,7 +89,7 @@ def _not_reproduced(probe: Probe, wrong: str) -> Verdict:
 
 
 def _rounding_error(
-    probe: Probe, outputs: dict[str, ObservedValue], errors: dict[str, float], worst: Node | None
+    probe: ArtefactProbe, outputs: dict[str, ObservedValue], errors: dict[str, float], worst: Node | None
 ) -> Verdict:
     """Every op agrees with the graph; how far is the graph from the float program?"""
     threshold = probe.evidence.recipe.min_sqnr_db
@@ -109,7 +109,7 @@ def _is_far(output: ObservedValue, threshold: float) -> bool:
     return result.defect is not None or not result.sqnr_db >= threshold
 
 
-def _advice(probe: Probe, name: str) -> str:
+def _advice(probe: ArtefactProbe, name: str) -> str:
     """A line of a recipe: the next wider precision that the target has."""
     qparams, formats = probe.plan.qparams(name), probe.evidence.target.numerics.formats
     now = qparams.dtype if qparams else "int8"
@@ -121,7 +121,7 @@ def _place(node: Node) -> str:
     return f"{node.name} ({source_of(node)})"
 
 
-def _culprit(probe: Probe, kind: str, name: str | None, errors: dict[str, float]) -> str | None:
+def _culprit(probe: ArtefactProbe, kind: str, name: str | None, errors: dict[str, float]) -> str | None:
     if kind == "none" or name is None:
         return None
     if kind == "backend":
@@ -131,12 +131,12 @@ def _culprit(probe: Probe, kind: str, name: str | None, errors: dict[str, float]
     return describe_drop(probe.nodes[name], errors) if name in errors else _place(probe.nodes[name])
 
 
-def _table(probe: Probe, errors: dict[str, float]) -> tuple[ValueCheck, ...]:
+def _table(probe: ArtefactProbe, errors: dict[str, float]) -> tuple[ValueCheck, ...]:
     names = [n for n in probe.order if n in errors or n in probe.observed]
     return tuple(_row(probe, n, errors.get(n)) for n in names)
 
 
-def _row(probe: Probe, name: str, graph_db: float | None) -> ValueCheck:
+def _row(probe: ArtefactProbe, name: str, graph_db: float | None) -> ValueCheck:
     node, qparams, value = probe.nodes[name], probe.plan.qparams(name), probe.observed.get(name)
     stored = qparams.dtype if qparams else "float" if name in probe.observable else "fused"
     row = ValueCheck(name, str(node.target), source_of(node), stored, graph_db)
@@ -147,7 +147,7 @@ def _row(probe: Probe, name: str, graph_db: float | None) -> ValueCheck:
     return replace(row, artefact_db=db, steps=error_in_steps(qparams, *flat))
 
 
-def _notes(probe: Probe, casting: Casting) -> tuple[str, ...]:
+def _notes(probe: ArtefactProbe, casting: Casting) -> tuple[str, ...]:
     """Extra outputs should not change the number of delegates; a note if they do."""
     usual = len(casting.delegates)
     other = sorted(probe.delegates - {usual})

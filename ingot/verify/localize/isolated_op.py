@@ -13,7 +13,7 @@ from ingot.plan.model import QParams
 from ingot.quantize.io import quantize_inputs
 from ingot.verify.check import run_in_double
 from ingot.verify.localize.intermediate_outputs import quantize_nodes
-from ingot.verify.localize.probe import Probe, evenly_spaced
+from ingot.verify.localize.probe import ArtefactProbe, evenly_spaced
 from ingot.verify.metrics import sqnr
 
 TOLERATED_STEPS = 1.5  # integer kernels may differ from the graph by one step, at a tie
@@ -37,7 +37,7 @@ class IsolatedError:
         return f"largest error {self.steps:.0f} steps, tolerance 1"
 
 
-def most_divergent_op(probe: Probe) -> tuple[str, IsolatedError]:
+def most_divergent_op(probe: ArtefactProbe) -> tuple[str, IsolatedError]:
     """The op with the lowest SQNR on the artefact's own inputs; the interval is refined until it is one op.
 
     Errors upstream and downstream do not count. So an error that shrinks or grows along the graph is found at its op.
@@ -54,7 +54,7 @@ def most_divergent_op(probe: Probe) -> tuple[str, IsolatedError]:
         candidates = [*chosen, name]
 
 
-def isolated_error(probe: Probe, name: str) -> IsolatedError:
+def isolated_error(probe: ArtefactProbe, name: str) -> IsolatedError:
     """The error of one value, computed from the nearest observed values upstream."""
     starts = {_start_node(probe, n): n for n in probe.nearest_observed(name)}
     part = extract_subgraph(probe.evidence.quantized, starts, [_end_node(probe, name)])
@@ -71,7 +71,7 @@ def error_in_steps(qparams: QParams | None, wanted: torch.Tensor, made: torch.Te
     return round(float((wanted - made).abs().max()) / qparams.scale, 3) if wanted.numel() else 0.0
 
 
-def _end_node(probe: Probe, name: str) -> Node:
+def _end_node(probe: ArtefactProbe, name: str) -> Node:
     """The node that returns the value: as an extra output, or as an output of the program."""
     if name in probe.observable:
         return probe.observable[name]
@@ -79,7 +79,7 @@ def _end_node(probe: Probe, name: str) -> Node:
     return output_nodes(probe.evidence.quantized)[places.index(name)]
 
 
-def _start_node(probe: Probe, name: str) -> Node:
+def _start_node(probe: ArtefactProbe, name: str) -> Node:
     """Where the subgraph starts: at the quantize, since each reader has its own dequantize."""
     qparams, returned = probe.plan.qparams(name), probe.observable[name]
     if qparams is None:
@@ -87,7 +87,7 @@ def _start_node(probe: Probe, name: str) -> Node:
     return next(q for q in quantize_nodes(probe.quantized_nodes[name], qparams) if returned in q.users)
 
 
-def _inputs(probe: Probe, part: GraphModule, starts: dict[Node, str]) -> list[tuple[torch.Tensor, ...]]:
+def _inputs(probe: ArtefactProbe, part: GraphModule, starts: dict[Node, str]) -> list[tuple[torch.Tensor, ...]]:
     graph = probe.evidence.quantized
     places = {n: i for i, n in enumerate(n for n in graph.graph.nodes if n.op == "placeholder")}
     reads = subgraph_inputs(graph, part)

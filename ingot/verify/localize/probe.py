@@ -20,7 +20,7 @@ VALUES_PER_LOWERING = 8  # enough to converge fast, few enough not to change the
 
 
 @dataclass
-class Probe:
+class ArtefactProbe:
     """One artefact, observed a few values at a time."""
 
     evidence: Evidence
