@@ -118,9 +118,7 @@ def test_a_language_model_on_vulkan(smollm: Checkpoint, tmp_path: Path) -> None:
     assert casting.host_ops == ()
     assert any("method prefill: 1 delegate, 0 host ops" in n for n in casting.notes)
     assert casting.check.passed
-    assert (
-        min(o.faithful_db for o in casting.check.outputs) > 100
-    )  # at cache capacities of 32 tokens and of the context
+    assert min(o.faithful_db for o in casting.check.outputs) > 100  # at both cache capacities, 32 and 96
     methods = [graphs(casting.pte, m)[0] for m in ("forward", "prefill")]
     kinds = {g.dtype(i) for g in methods for i, v in enumerate(g.values) if hasattr(v, "dims")}
     assert kinds <= {torch.float32, torch.uint8, torch.int32}  # no bfloat16
