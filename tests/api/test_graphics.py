@@ -385,7 +385,7 @@ def test_a_plan_remembers_what_it_needs(cast: ingot.Casting, net: Temporal) -> N
         ({"inputs": ["snorm8"]}, "the recipe has 1 inputs, the model has 3: frame, previous, motion"),
         ({"inputs": {"frme": "snorm8"}}, "no input 'frme'.*frame"),
         ({"outputs": ["snorm8", "float"]}, "2 outputs, the model has 1"),
-        ({"extra_backends": ["samplr"]}, "no backend 'samplr'.*sampler"),
+        ({"extra_backends": ["samplr"]}, "unknown extra backend 'samplr'.*sampler"),
         ({"channels_last": ["framme"]}, "no input or output 'framme'.*frame"),
         ({"scopes": [{"op": "grid_sampler*", "inputs": ["snorm16", "snorm16"]}]}, "int16 is requested"),
         ({"scopes": [{"op": "grid_sampler*", "inputs": ["snorm8", "snorm8", "snorm8"]}]}, "operand 2.*has 2 operands"),
