@@ -51,7 +51,7 @@ def test_ten_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: py
     assert "erf.default" in said
     assert "net.py:13" in said
     assert main(["why", "out/", "conv2d"]) == 0
-    assert "one kernel with" in capsys.readouterr().out
+    assert "into one kernel" in capsys.readouterr().out
     Path("better.py").write_text(code.replace("torch.erf", "torch.tanh"))
     assert main([c.replace("net.py", "better.py") for c in cast]) == 0
     assert "1 delegate, 0 host ops" in capsys.readouterr().out
@@ -186,7 +186,7 @@ def test_graphics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     scenario, own = python_blocks(ROOT / "docs/graphics.md")
     exec(compile(scenario, "graphics.md", "exec"), names)
     assert main(["run", "scenario"]) == 0
-    assert "tanh_1: as expected, off by at most" in capsys.readouterr().out
+    assert re.search(r"tanh_1 +as expected", capsys.readouterr().out)
     names |= {"net": Sharpened(), "batches": IMAGES, "example": IMAGES[0], "run": run_sharpen}
     names["SharpenPartitioner"] = lambda: takes()("sharpen")
     own = own.replace("SharpenBackend", "TestBackend").replace("mylib", "ingot_test_backends")

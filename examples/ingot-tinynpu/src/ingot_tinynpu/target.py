@@ -11,7 +11,7 @@ import torch
 from torch.fx import Node
 
 from ingot.errors import InputError
-from ingot.runtime.segments import execute
+from ingot.runtime.segments import run_segmented
 from ingot.targets.base import (
     Ability,
     Batch,
@@ -70,7 +70,7 @@ class TinyNpuRunner(Runner):
     ) -> list[list[torch.Tensor]]:
         """Delegates on our executor, everything between them on the ExecuTorch runtime."""
         own = {BACKEND_ID: partial(run, accumulator_bits=self.accumulator_bits)}
-        return execute(pte, batches, {**own, **(extra or {})}, timeout, method)
+        return run_segmented(pte, batches, {**own, **(extra or {})}, timeout, method)
 
     def executed_on(self) -> str:
         return "TinyNPU simulator in numpy, integer arithmetic"
