@@ -14,7 +14,7 @@ from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check, OutputCheck
 from ingot.core.batched import run_batched
 from ingot.plan.model import QuantizationPoint
-from ingot.result.assemble import left_its_graph
+from ingot.verify.check import disagrees_with_graph
 from ingot.verify.metrics import measure, sqnr
 
 
@@ -136,4 +136,4 @@ def test_batched_runs_equal_single_runs() -> None:
 def test_rounding_is_not_the_backends_fault(to_float: float, to_graph: float, left: bool) -> None:
     """An artefact that agrees with a graph that is too coarse is not a backend error."""
     output = OutputCheck("out", to_float, 1.0, to_float, to_graph, "far from the float model")
-    assert left_its_graph(Check("here", 1, (output,), passed=False), Recipe()) is left
+    assert disagrees_with_graph(Check("here", 1, (output,), passed=False), Recipe()) is left
