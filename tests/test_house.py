@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ingot.core.versions import TESTED
-from tools.check_names import TOP_FILES, problems
+from tools.check_names import TOP_FILES, cycles, problems
 
 ROOT = Path(__file__).parents[1]
 
@@ -24,7 +24,7 @@ def lint(folder: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_names_rooms_and_files() -> None:
-    assert list(problems()) == []
+    assert [*problems(), *cycles()] == []
     assert {p.name for p in (ROOT / "ingot").iterdir() if p.is_file()} == TOP_FILES
 
 

@@ -1,4 +1,4 @@
-"""Rules of the house that no linter knows: one name, one meaning; few files at the top; every room explained.
+"""Rules of the house that no linter knows: no cycles; one name, one meaning; few files at the top; rooms explained.
 
 `python -m tools.check_names` prints what breaks them and exits 1.
 """
@@ -11,10 +11,22 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import grimp
+import networkx as nx
+
 PACKAGE = Path(__file__).parents[1] / "ingot"
 TOP_FILES = {"__init__.py", "api.py", "errors.py", "py.typed"}
 # A verb of the API and the command of the shell that calls it share a name on purpose, as do entry points of scripts.
 SHARED = {"main", "cast", "record", "plan", "lower", "verify", "localize", "targets"}
+
+
+def cycles() -> Iterator[str]:
+    """Modules that import each other, imports inside functions included; those for type checkers are not."""
+    graph, edges = grimp.build_graph("ingot", exclude_type_checking_imports=True, cache_dir=None), nx.DiGraph()
+    edges.add_edges_from((m, i) for m in graph.modules for i in graph.find_modules_directly_imported_by(m))
+    for found in nx.strongly_connected_components(edges):
+        if len(found) > 1:
+            yield f"these modules import each other: {', '.join(sorted(found))}"
 
 
 def problems(package: Path = PACKAGE) -> Iterator[str]:
@@ -53,7 +65,7 @@ def _rooms_without_a_word(package: Path) -> Iterator[str]:
 
 
 def main() -> int:
-    found = list(problems())
+    found = [*problems(), *cycles()]
     print("\n".join(found) or "names: every rule holds")
     return 1 if found else 0
 
