@@ -83,6 +83,9 @@ def in_layout_of(x: Any, example: Any) -> Any:
     """On the device and in the memory format of the example: the runtime would read the wrong numbers otherwise."""
     if not isinstance(x, torch.Tensor):
         return x
+    if x.is_inference():  # such tensors have no version counter and no gradient: sensitivity needs both
+        with torch.inference_mode(False):
+            x = x.clone()
     return plain_strides(x.to(example.device).contiguous(memory_format=memory_format_of(example)))
 
 

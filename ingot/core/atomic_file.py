@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
+from uuid import uuid4
 
 from ingot.errors import ArtefactError
 
@@ -22,9 +23,11 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     temp, created = None, [p for p in target.parents if not p.exists()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=target.parent, prefix=f".{target.name}.", delete=False) as f:
-            temp = Path(f.name)
-            yield f  # type: ignore[misc]
+        temp = target.parent / f".{target.name}.{uuid4().hex}"
+        with temp.open("xb") as f:  # with the permissions of any new file; a private temporary file has others
+            if target.exists():
+                temp.chmod(target.stat().st_mode)
+            yield f
         os.replace(temp, target)
     except OSError as e:
         raise ArtefactError(

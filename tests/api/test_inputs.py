@@ -89,6 +89,12 @@ def test_a_loader_that_reuses_its_memory(net: Net) -> None:
     assert own.check == shared.check
 
 
+def test_batches_made_in_inference_mode(net: Net) -> None:
+    with torch.inference_mode():
+        made = [{k: v.clone() for k, v in b.items()} for b in BATCHES]
+    assert plan_of(net, BATCHES[0], made) == plan_of(net, BATCHES[0], BATCHES)
+
+
 @pytest.mark.parametrize("form", ["program", "module"])
 def test_exported_programs(net: Net, form: str) -> None:
     """The program itself brings its example; its module is captured like any other, in the mode it was exported in."""

@@ -60,7 +60,7 @@ def test_it_is_reported_and_compared_again(saved: tuple[ingot.Casting, Path], tm
     again = ingot.Casting.load(folder)
     page = again.report(tmp_path / "report.html").read_text()
     assert "xnnpack" in page
-    assert again.details.calibration is not None  # what was recorded came along
+    assert again.details.recorded is not None  # what was recorded came along
     again.save_folder(tmp_path / "twice")
     assert main(["compare", str(folder), str(tmp_path / "twice")]) == 0
 
@@ -69,7 +69,10 @@ def test_another_program_in_its_place_is_found_out(saved: tuple[ingot.Casting, P
     """The float and the quantized program are what a file is judged by, not what it says of itself."""
     _, folder = saved
     torch.manual_seed(1)
-    other = ingot.cast(Net().eval(), BATCHES[0], target="xnnpack", calibration=BATCHES, recipe={"inputs": ["snorm8"]})
+    recipe = {"inputs": ["snorm8"]}
+    other = ingot.cast(
+        Net().eval(), BATCHES[0], target="xnnpack", calibration=BATCHES, recipe=recipe, on_mismatch="keep"
+    )
     assert not ingot.verify(replace(ingot.Casting.load(folder), pte=other.pte), BATCHES).passed
 
 
@@ -80,6 +83,18 @@ def test_a_folder_without_evidence_can_be_reported_only(tmp_path: Path) -> None:
     assert again.check is not None
     with pytest.raises(ingot.ArtefactError, match="nothing to compare with"):
         ingot.verify(again, BATCHES)
+
+
+def test_files_have_the_permissions_of_new_files_and_keep_those_they_had(
+    saved: tuple[ingot.Casting, Path], tmp_path: Path
+) -> None:
+    plain, made = tmp_path / "plain", tmp_path / "model.pte"
+    plain.touch()
+    saved[0].save(made)
+    assert made.stat().st_mode == plain.stat().st_mode
+    made.chmod(0o640)
+    saved[0].save(made)
+    assert made.stat().st_mode & 0o777 == 0o640
 
 
 def test_rounded_weights_come_back_from_the_file(tmp_path: Path) -> None:
