@@ -80,13 +80,19 @@ def train(program: ingot.Program, plan: ingot.Plan, example: tuple[torch.Tensor,
     print(len(training.state_dict()), len(ingot.lower(*training.finish()).pte))
 
 
+def _inputs(batch: dict[str, torch.Tensor]) -> ingot.Inputs:
+    return ingot.Inputs(batch["image"], scale=batch["scale"])
+
+
 def keyword_arguments(net: torch.nn.Module, folder: Path) -> None:
     samples = [{"image": x[0], "scale": torch.ones(1)} for (x,) in batches()]
     loader: DataLoader[dict[str, torch.Tensor]] = DataLoader(samples)  # type: ignore[arg-type]
     example = ingot.Inputs(samples[0]["image"][None], scale=torch.ones(1, 1))
     weights = ingot.Weights("8da8w")
-    positional = [ingot.Inputs(b["image"], scale=b["scale"]) for b in loader]
-    print(ingot.cast(net, example, target="xnnpack", calibration=positional, weights=weights, on_mismatch="keep").notes)
+    by_keyword = ingot.cast(net, example, target="xnnpack", calibration=(_inputs(b) for b in loader))
+    print(by_keyword.notes)
+    linear, rows = torch.nn.Sequential(torch.nn.Linear(64, 32)), torch.randn(4, 64)
+    print(ingot.cast(linear, rows, target="xnnpack", weights=weights, on_mismatch="keep").layers)
     target: ingot.Availability = ingot.targets()[0]
     print(target.name, target.installed)
     try:
