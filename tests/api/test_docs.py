@@ -19,9 +19,9 @@ from ingot.cli import main
 from ingot.config.recipe import Recipe, recipe_from
 from ingot.config.scopes import NAMED
 from ingot.targets.base import Target
-from tests.api.test_graphics import need_runner
-from tests.backends.test_backends import IMAGES, Sharpened, takes
-from tests.backends.test_backends import run as run_sharpen
+from tests.support.requirements import need, need_scenario_runner
+from tests.support.sharpen_backend import IMAGES, Sharpened, takes
+from tests.support.sharpen_backend import run as run_sharpen
 
 ROOT = Path(__file__).parents[2]
 
@@ -78,12 +78,6 @@ def one_line_of_a_recipe(cast: list[str], capsys: pytest.CaptureFixture[str]) ->
     assert "erf: float -> int16, scale 3.05" in capsys.readouterr().out
 
 
-def need(target: str) -> None:
-    missing = next(t.missing for t in ingot.targets() if t.name == target)
-    if missing:
-        pytest.skip(f"{target} needs {'; '.join(missing.values())}")
-
-
 def run_blocks(name: str) -> dict[str, Any]:
     names: dict[str, Any] = {}
     for code in python_blocks(ROOT / "docs" / name):
@@ -136,8 +130,8 @@ def test_links_between_documents_lead_somewhere() -> None:
 
 
 def test_graphics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the example's net, untrained and small, and the backend of test_backends."""
-    need_runner()
+    """With the example's net, untrained and small, and the backend of tests/support/sharpen_backend.py."""
+    need_scenario_runner()
     monkeypatch.chdir(tmp_path)
     shutil.copy(ROOT / "examples/temporal.toml", tmp_path)
     example = runpy.run_path(str(ROOT / "examples/temporal.py"))

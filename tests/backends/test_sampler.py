@@ -24,6 +24,7 @@ from ingot.backends.sampler.shaders import build
 from ingot.errors import ArtefactError
 from ingot.targets.arm import vulkan_tools as vulkan
 from ingot.targets.arm.scenario_runner import run_scenario
+from tests.support.requirements import need_requirements
 
 SECONDS = 300.0
 WAYS = list(product(MODES, PADDINGS, (False, True)))
@@ -204,9 +205,7 @@ def test_batches_of_a_delegate_each_get_their_own() -> None:
 
 
 def need() -> None:
-    missing = [r.install for r in vulkan.RUNNING if r.found() is None]
-    if missing:
-        pytest.skip(f"running a shader needs: {'; '.join(dict.fromkeys(missing))}")
+    need_requirements("running a shader", vulkan.RUNNING)
 
 
 def test_the_shader_gives_torchs_numbers() -> None:
@@ -327,8 +326,7 @@ def test_every_shader_is_shipped_and_found() -> None:
 
 
 def test_the_shipped_shaders_are_those_of_the_source() -> None:
-    if build.GLSLC.found() is None:
-        pytest.skip(f"compiling shaders needs: {build.GLSLC.install}")
+    need_requirements("compiling shaders", [build.GLSLC])
     for name, macros in build.variants():
         assert (shader.FOLDER / name).read_bytes() == build.compiled(macros), f"{name}: python -m {build.__name__}"
 

@@ -255,9 +255,9 @@ def test_an_edited_plan_is_replayed(recorded) -> None:
     assert ingot.verify(casting, BATCHES).passed
 
 
-def edited(plan: Plan, slot: QuantizationPoint, **changes) -> Plan:
+def edited(plan: Plan, point: QuantizationPoint, **changes) -> Plan:
     def change(d):
-        return dataclasses.replace(d, qparams=dataclasses.replace(d.qparams, **changes)) if d.point == slot else d
+        return dataclasses.replace(d, qparams=dataclasses.replace(d.qparams, **changes)) if d.point == point else d
 
     return dataclasses.replace(plan, decisions=tuple(map(change, plan)))
 
@@ -271,9 +271,9 @@ def edited(plan: Plan, slot: QuantizationPoint, **changes) -> Plan:
         (QuantizationPoint("add"), {"dtype": "int16"}, "xnnpack stores int8 there"),
     ],
 )
-def test_an_edit_that_cannot_be_is_refused(recorded, slot: QuantizationPoint, changes: dict, said: str) -> None:
+def test_an_edit_that_cannot_be_is_refused(recorded, point: QuantizationPoint, changes: dict, said: str) -> None:
     with pytest.raises(ingot.PlanError, match=said):
-        ingot.lower(recorded[0], edited(planned(recorded), slot, **changes))
+        ingot.lower(recorded[0], edited(planned(recorded), point, **changes))
 
 
 def test_a_slot_that_does_not_exist_is_refused(recorded) -> None:
@@ -435,9 +435,9 @@ def test_wrong_types_are_refused_in_words(recorded, recipe: dict) -> None:
         (QuantizationPoint("add"), {"axis": 0, "scale": (0.1,), "zero_point": (0,)}),
     ],
 )
-def test_more_edits_that_cannot_be(recorded, slot: QuantizationPoint, changes: dict) -> None:
+def test_more_edits_that_cannot_be(recorded, point: QuantizationPoint, changes: dict) -> None:
     with pytest.raises(ingot.PlanError, match="cannot be stored"):
-        ingot.lower(recorded[0], edited(planned(recorded), slot, **changes))
+        ingot.lower(recorded[0], edited(planned(recorded), point, **changes))
 
 
 def test_biases_follow_an_edit(recorded) -> None:

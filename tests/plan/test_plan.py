@@ -112,8 +112,8 @@ def test_plans_of_other_programs_are_refused() -> None:
         ingot.plan(other, ingot.record(program, [(IMAGE,)]), "xnnpack")
 
 
-def changed(plan: Plan, slot: QuantizationPoint, storage: QParams | None) -> Plan:
-    decisions = tuple(dataclasses.replace(d, qparams=storage) if d.point == slot else d for d in plan)
+def changed(plan: Plan, point: QuantizationPoint, storage: QParams | None) -> Plan:
+    decisions = tuple(dataclasses.replace(d, qparams=storage) if d.point == point else d for d in plan)
     return dataclasses.replace(plan, decisions=decisions)
 
 
@@ -132,7 +132,7 @@ OTHER = QParams("int8", 0.123, 3, -128, 127)
         (QuantizationPoint("x"), OTHER),
     ],
 )
-def test_the_audit_sees_every_kind_of_difference(slot: QuantizationPoint, wrong: QParams | None) -> None:
+def test_the_audit_sees_every_kind_of_difference(point: QuantizationPoint, wrong: QParams | None) -> None:
     program, plan = plan_of(Skip(True), IMAGE)
     module = rewrite_for(program, find_target("xnnpack"), Recipe()).program.module
     made = quantize(module, plan, float_bias=True)
@@ -140,7 +140,7 @@ def test_the_audit_sees_every_kind_of_difference(slot: QuantizationPoint, wrong:
     plain = dataclasses.replace(plan, decisions=tuple(without_bias))
     audit(made, module, plain)
     with pytest.raises(ingot.PlanError, match="not the plan"):
-        audit(made, module, changed(plain, slot, wrong))
+        audit(made, module, changed(plain, point, wrong))
 
 
 @given(st.floats(-1e4, 1e4), st.floats(-1e4, 1e4), st.booleans())

@@ -108,7 +108,7 @@ class Two(nn.Module):
 @pytest.mark.slow
 def test_noise_is_predicted() -> None:
     """The prediction of the plan against the quantized graph, on a net with joins and a residual."""
-    from tests.quantize.test_qat import digits, fitted
+    from tests.support.digits import digits, fitted
 
     x, y = digits()
     batches = [(x[i : i + 8],) for i in range(0, 128, 8)]

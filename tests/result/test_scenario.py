@@ -23,16 +23,15 @@ from ingot.targets.arm import vulkan_tools as vulkan
 from ingot.targets.arm.scenario_runner import run_scenario, run_vgf, write_scenario
 from ingot.targets.base import Requirement
 from tests.support.models import images
+from tests.support.requirements import need, need_scenario_runner
 
 SECONDS = 120.0
 Arrays = list[list[np.ndarray]]
 
 
-def need() -> None:
-    targets = {t.name: t.missing for t in ingot.targets()}
-    missing = targets["vgf"] | {r.name: r.install for r in vulkan.REQUIREMENTS if r.found() is None}
-    if missing:
-        pytest.skip(f"running a .vgf needs: {'; '.join(dict.fromkeys(missing.values()))}")
+def need_vgf_runner() -> None:
+    need("vgf")
+    need_scenario_runner()
 
 
 class Two(nn.Module):
@@ -75,7 +74,7 @@ CASES = {  # net, batches, recipe, by how much an output may differ: absolute, r
 
 @cache
 def casting(case: str) -> ingot.Casting:
-    need()
+    need_vgf_runner()
     net, batches, more, _ = CASES[case]
     torch.manual_seed(0)
     precision = {"kinds": "float"}.get(case, case.split()[0])
@@ -153,7 +152,7 @@ class Sampled(nn.Module):
 
 def test_a_shader_between_graphs() -> None:
     """Arm's own flow makes a shader of grid_sample, right for four channels; the reference model does not run it."""
-    need()
+    need_vgf_runner()
     x, grid = torch.randn(1, 4, 8, 8), torch.rand(1, 8, 8, 2) * 2 - 1
     ((got,),) = run_vgf(stock_vgf(Sampled(), x, grid), [[x.numpy(), grid.numpy()]], 1, SECONDS)
     np.testing.assert_allclose(got, Sampled()(x, grid).numpy(), rtol=1e-5, atol=1e-5)
@@ -254,7 +253,7 @@ def test_a_driver_chosen_that_is_not_there(variable: str, monkeypatch: pytest.Mo
 
 
 def test_a_loader_without_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    need()
+    need_vgf_runner()
     manifest = {"file_format_version": "1.0.0", "ICD": {"library_path": "/nowhere.so", "api_version": "1.3.0"}}
     (tmp_path / "icd.json").write_text(json.dumps(manifest))
     monkeypatch.setenv("VK_DRIVER_FILES", str(tmp_path / "icd.json"))
@@ -266,7 +265,7 @@ def test_a_loader_without_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_layers_that_do_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    need()
+    need_vgf_runner()
     broken = tmp_path / "layer.so"
     broken.write_text("no library")
     stack = vulkan.layers()

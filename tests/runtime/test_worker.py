@@ -19,7 +19,6 @@ from ingot.errors import ArtefactError
 from ingot.runtime import worker as child
 from ingot.runtime.worker import run_pte
 
-pytest.importorskip("executorch.runtime", reason="pip install executorch==1.5.1")
 X = torch.linspace(-1, 1, 192).reshape(1, 3, 8, 8)
 
 

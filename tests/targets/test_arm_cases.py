@@ -15,7 +15,8 @@ from ingot.targets.arm import runner as running
 from ingot.targets.arm.device import Device
 from ingot.targets.arm.requirements import check_converter
 from ingot.targets.base import Requirement
-from tests.targets.test_arm import BATCHES, HOW, assert_whole, cast, need, stored
+from tests.support.arm import BATCHES, HOW, assert_whole, cast, stored
+from tests.support.requirements import need
 
 pytestmark = pytest.mark.slow
 TWO = ("vgf", "ethos-u55-128")

@@ -21,8 +21,8 @@ from ingot.targets.vulkan.interpreter import refuse_unknown
 from ingot.targets.vulkan.target import BACKEND, EXECUTED_ON, VULKAN
 from ingot.verify.check import run_artefact, run_graph, run_quantized
 from ingot.verify.metrics import measure
-from tests.llm.test_llm import Letters, tiny
-from tests.weight_only.test_rotation import loud
+from tests.support.decoders import Letters, tiny, with_outlier_channel
+from tests.support.vulkan import graphs
 
 
 class Net(nn.Module):
@@ -42,11 +42,6 @@ TOKENS = [(torch.randint(0, 40, (1, 5), generator=torch.Generator().manual_seed(
 
 def cast(model: nn.Module, weights: Any = "4w", **how: Any) -> ingot.Casting:
     return ingot.cast(model.eval(), TOKENS[0], target="vulkan", weights=weights, calibration=TOKENS, **how)
-
-
-def graphs(pte: bytes, method: str = "forward") -> list[Graph]:
-    file = read(pte, method)
-    return [decoded(p.payload, file.named_data) for p in pieces_of(file.program, {BACKEND}) if p.payload]
 
 
 @pytest.mark.parametrize("scheme", ["4w", "8da4w"])
@@ -74,7 +69,7 @@ def test_a_decoder_is_one_delegate(scheme: str) -> None:
 
 
 def test_norms_stay_one_shader_when_the_stream_is_turned() -> None:
-    found = checkpoint.Checkpoint(loud(), Letters(), "tiny")
+    found = checkpoint.Checkpoint(with_outlier_channel(), Letters(), "tiny")
     casting, _ = road.cast(found, target="vulkan", weights="4w", context=48, texts=["a text to round weights with"])
     names = [c.name for g in graphs(casting.pte) for c in g.calls]
     assert names.count("et_vk.rms_norm.default") == 5

@@ -29,21 +29,7 @@ from ingot.weight_only.rotation import turned
 from ingot.weight_only.scheme import layers_of, weight_of
 from ingot.weight_only.smoothing import evened, with_even
 from ingot.weight_only.weight_transforms import NONE
-from tests.llm.test_llm import KINDS, tiny
-
-
-def loud(kind: str = "Llama") -> Any:
-    """Gains of norms that differ, biases, and a channel that is louder than all others, as trained decoders have."""
-    model = tiny(kind)
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for name, value in model.named_parameters():
-            if "norm" in name:
-                value.copy_(torch.rand_like(value) * 2 + 0.1)
-            if "bias" in name:
-                value.normal_()
-        model.model.embed_tokens.weight[:, 3] *= 30
-    return model
+from tests.support.decoders import KINDS, with_outlier_channel
 
 
 def captured(decoder: Decoder, many: int, target: str = "xnnpack") -> GraphModule:
@@ -55,7 +41,7 @@ def captured(decoder: Decoder, many: int, target: str = "xnnpack") -> GraphModul
 @pytest.mark.parametrize("kind", KINDS)
 def test_turned_it_is_the_same_model(kind: str, target: str) -> None:
     """Without any rounding, both methods give what they gave; a head that is tied, and one that is not."""
-    decoder = Decoder(loud(kind), 32).eval()
+    decoder = Decoder(with_outlier_channel(kind), 32).eval()
     for many, head_bits in ((1, 8), (1, 4), (8, 4)):
         module = captured(decoder, many, target)
         layers = layers_of(module, 4, 32, 4, head_bits)
@@ -89,7 +75,7 @@ def test_the_matrix_is_orthogonal_and_always_the_same() -> None:
 
 def test_a_loud_channel_does_less_harm() -> None:
     """By the artefact; what is turned can still be compared with the float program, value by value."""
-    decoder = Decoder(loud(), 32).eval()
+    decoder = Decoder(with_outlier_channel(), 32).eval()
     texts = torch.randint(0, 256, (12, 24), generator=torch.Generator().manual_seed(2)).tolist()
     program = api.capture(decoder, decoder.example(1))
     batches = [step for tokens in texts for step in road.steps_of(decoder, tokens)]
@@ -253,7 +239,7 @@ def test_a_linear_over_tokens_keeps_the_stream_as_it_is() -> None:
 
 
 def test_a_head_that_gets_more_bits_than_its_table_is_not_tied_to_it() -> None:
-    decoder = Decoder(loud(), 32).eval()
+    decoder = Decoder(with_outlier_channel(), 32).eval()
     module = captured(decoder, 1)
     for most, tied in ((None, 1), (10**6, 0)):
         asked = Weights("8da4w", embedding_bits=4, head_bits=4, most_bytes=most)
@@ -265,7 +251,7 @@ def test_a_head_that_gets_more_bits_than_its_table_is_not_tied_to_it() -> None:
 def test_channels_evened_out_by_a_factor_are_the_same_model() -> None:
     """Without rounding: what one linear divides by, another multiplies with."""
     torch.manual_seed(0)
-    decoder = Decoder(loud(), 32).eval()
+    decoder = Decoder(with_outlier_channel(), 32).eval()
     module = captured(decoder, 1)
     layers = layers_of(module, 8, 32, 8, 8)
     downs = [layer.name for layer in layers if layer.width == 160]
