@@ -18,9 +18,9 @@ from executorch.exir.backend.partitioner import DelegationSpec
 
 from bench.entry import Entry
 from bench.stock import Clock, facts, quantized
-from ingot.targets.arm.lowering import finish
 from ingot.targets.arm.requirements import find_converter
 from ingot.targets.base import digest
+from ingot.targets.registry import find_target
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ def cast(entry: Entry, target: str) -> Made:
         config = EdgeCompileConfig(_check_ir_validity=False)
         edge = to_edge_transform_and_lower(program, partitioner=[partitioner(spec)], compile_config=config)
     graph = edge.exported_program().graph_module
-    found, digests, files = facts(graph), _digests(graph), finish(graph)  # now: emitting rewrites the graph
+    # Before the program is emitted, which rewrites the graph.
+    found, digests, files = facts(graph), _digests(graph), find_target(target).lowering.finish(graph)
     with clock("emit"):
         pte = bytes(edge.to_executorch(config=ExecutorchBackendConfig(extract_delegate_segments=False)).buffer)
     tosa = {digest: kept["graph.tosa"] for digest, kept in files.items()}

@@ -22,7 +22,7 @@ import ingot
 import ingot.api
 from ingot.capture.op_semantics import probe
 from ingot.rewrite import apply as legalize
-from ingot.targets.xnnpack import target as xnnpack
+from ingot.targets.xnnpack import kernels as xnnpack
 
 WIDTH, SIDE, OPS_PER_BLOCK = 4, 4, 17
 Times = dict[str, list[float]]

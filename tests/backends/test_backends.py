@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 import ingot
-from ingot.backends import registry as backends
+from ingot.backends import registry
+from ingot.backends.base import Backend, owning
 from ingot.lower.opaque_ops import closing, is_closed
 from tests.support.sharpen_backend import IMAGES, SEEN, Sharpened, run, takes
 
@@ -25,13 +26,13 @@ def partitioner() -> Any:
 def forget() -> Iterator[None]:
     SEEN.clear()
     yield
-    backends._added.clear()
+    registry._added.clear()
 
 
 def own(name: str, op: str, partitioner: Any, **how: Any) -> None:
-    ability = backends.owning(op, precisions=("float", "int8"))
+    ability = owning(op, precisions=("float", "int8"))
     short = op.rpartition("::")[2]
-    backends.add(backends.Backend(name, "TestBackend", ability, lambda: partitioner(short), run, **how))
+    registry.register_backend(Backend(name, "TestBackend", ability, lambda: partitioner(short), run, **how))
 
 
 class Activated(Sharpened):
@@ -67,8 +68,8 @@ def test_an_op_of_ones_own(target: str, op: str, partitioner: Any) -> None:
 
 def test_a_backend_that_does_not_take_what_it_owns(partitioner: Any) -> None:
     """The op stays on the host, and is told."""
-    ability = backends.owning("aten::gelu")
-    backends.add(backends.Backend("idle", "TestBackend", ability, lambda: partitioner("nothing"), run))
+    ability = owning("aten::gelu")
+    registry.register_backend(Backend("idle", "TestBackend", ability, lambda: partitioner("nothing"), run))
     casting = cast(Activated(), "xnnpack", "idle")
     (gelu,) = [o for o in casting.host_ops if o.op == "gelu.default"]
     assert gelu.reason == "idle owns it, and its partitioner did not take it"
@@ -99,14 +100,14 @@ class _Call(nn.Module):
 
 
 def test_a_package_brings_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = importlib.metadata.EntryPoint("packed", "ingot.backends.sampler.backend:SAMPLER", backends.GROUP)
-    monkeypatch.setattr(backends, "entry_points", lambda group: [entry] if group == backends.GROUP else [])
-    assert backends.find(["packed"])[0].backend_id == "IngotSampler"
+    entry = importlib.metadata.EntryPoint("packed", "ingot.backends.sampler.backend:SAMPLER", registry.GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [entry] if group == registry.GROUP else [])
+    assert registry.find_backends(["packed"])[0].backend_id == "IngotSampler"
 
 
 def test_a_package_that_does_not_load_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = importlib.metadata.EntryPoint("broken", "no.such.module:THING", backends.GROUP)
-    monkeypatch.setattr(backends, "entry_points", lambda group: [entry])
+    entry = importlib.metadata.EntryPoint("broken", "no.such.module:THING", registry.GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [entry])
     with pytest.raises(ingot.IngotError, match=r"broken.*No module"):
-        backends.find(["broken"])
-    assert backends.find(["sampler"])  # others are not its business
+        registry.find_backends(["broken"])
+    assert registry.find_backends(["sampler"])  # others are not its business

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import nn
 
-from ingot.backends import registry as backends
+from ingot.backends.base import Backend, owning
+from ingot.backends.registry import register_backend
 from tests.support.sharpen_backend import run as run_sharpen
 from tests.support.sharpen_backend import takes
 
@@ -49,8 +50,8 @@ def doubled(payload: bytes, batches: list[list[np.ndarray]], outputs: int) -> li
 
 
 def register() -> None:
-    ability = backends.owning("ingot_test_backends::sharpen", precisions=("float", "int8"))
-    backends.add(backends.Backend("doubling", "TestBackend", ability, lambda: takes()("sharpen"), doubled))
+    ability = owning("ingot_test_backends::sharpen", precisions=("float", "int8"))
+    register_backend(Backend("doubling", "TestBackend", ability, lambda: takes()("sharpen"), doubled))
 
 
 def sharpened(x: torch.Tensor) -> torch.Tensor:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 
 import ingot
 from ingot.result.report.text import summary
-from ingot.targets.arm import runner as running
+from ingot.targets.arm import runner
 from ingot.targets.arm.device import Device
 from ingot.targets.arm.requirements import check_converter
 from ingot.targets.base import Requirement
@@ -271,9 +271,9 @@ def test_options_are_checked_against_what_vela_knows() -> None:
 
 @pytest.mark.smoke
 def test_without_a_vulkan_driver_the_reference_model_runs_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "REQUIREMENTS", (Requirement("Vulkan driver", lambda: None, "apt-get install it"),))
-    assert "TOSA reference model" in running.executed_on(Device("vgf"))
-    assert "scenario-runner" in running.executed_on(Device("vgf", run_on="scenario-runner"))
+    monkeypatch.setattr(runner, "REQUIREMENTS", (Requirement("Vulkan driver", lambda: None, "apt-get install it"),))
+    assert "TOSA reference model" in runner.ArmRunner(Device("vgf")).executed_on()
+    assert "scenario-runner" in runner.ArmRunner(Device("vgf", run_on="scenario-runner")).executed_on()
 
 
 @pytest.mark.smoke
