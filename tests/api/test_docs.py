@@ -33,7 +33,7 @@ def python_blocks(path: Path) -> list[str]:
 
 def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     for code in python_blocks(ROOT / "README.md"):
         exec(compile(code, "README.md", "exec"), names)
     assert {p.name for p in tmp_path.iterdir()} == {"model.pte", "report.html"}

@@ -168,7 +168,11 @@ def test_a_computed_image_shares_its_memory_with_a_texture(tmp_path: Path) -> No
 
     torch.manual_seed(0)
     batches = [(torch.rand(1, 4, SIZE, SIZE) * 2 - 1, torch.rand(1, 20, SIZE, 2) * 2.4 - 1.2) for _ in range(4)]
-    recipe = {"beside": ["sampler"], "channels_last": ["image", "grid_sampler"], "inputs": ["snorm8", "float"]}
+    recipe: dict[str, Any] = {
+        "beside": ["sampler"],
+        "channels_last": ["image", "grid_sampler"],
+        "inputs": ["snorm8", "float"],
+    }
     recipe |= {"scopes": [{"op": "grid_sampler*", "inputs": ["snorm8", "float"]}], "outputs": ["snorm8"]}
     casting = ingot.cast(Blurred(), batches[0], target="vgf", calibration=batches, recipe=recipe | HERE)
     assert casting.delegates[-1].inputs[-1].dtype == "float32"
@@ -264,7 +268,7 @@ def test_a_float_image_with_an_integer_grid() -> None:
             return F.grid_sample(x, grid, align_corners=True) * 2
 
     batches = [(torch.randn(1, 2, 6, 6), torch.rand(1, 5, 4, 2) * 2 - 1) for _ in range(4)]
-    recipe = {"beside": ["sampler"], "inputs": ["float", "snorm16"]}
+    recipe: dict[str, Any] = {"beside": ["sampler"], "inputs": ["float", "snorm16"]}
     recipe["scopes"] = [{"op": "grid_sampler*", "inputs": ["float", "snorm16"], "output": "float"}]
     casting = ingot.cast(Sampled(), batches[0], target="vgf", calibration=batches, recipe=recipe | HERE)
     assert {i.dtype for i in casting.delegates[0].inputs} == {"float32", "int16"}

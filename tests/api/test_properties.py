@@ -278,7 +278,9 @@ def with_other_names(program: ingot.Program, ranges: ingot.Ranges, random: Any) 
     names = {before: n.name for before, n in zip(old, nodes, strict=True)}
     renamed = replace(program, module=module)
     values = {names[n]: s for n, s in ranges.values.items()}
-    gains = {re.sub(r"\w+(?=$|\[|<)", lambda m: names.get(m[0], m[0]), slot): g for slot, g in ranges.sensitivity.items()}
+    gains = {
+        re.sub(r"\w+(?=$|\[|<)", lambda m: names.get(m[0], m[0]), slot): g for slot, g in ranges.sensitivity.items()
+    }
     return renamed, replace(ranges, values=values, sensitivity=gains, fingerprint=renamed.fingerprint)
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,7 +86,7 @@ def coordinates(
 def made(job: Job, image: np.ndarray, grid: np.ndarray) -> Case:
     given = [stored(torch.tensor(array).float(), s) for array, s in ((image, job.image), (grid, job.grid))]
     reals = [real(array, s) for array, s in zip(given, (job.image, job.grid), strict=True)]
-    expected = F.grid_sample(*reals, job.mode, job.padding, job.align_corners)
+    expected = F.grid_sample(reals[0], reals[1], job.mode, job.padding, job.align_corners)
     return Case(
         job,
         [laid(x, s) for x, s in zip(given, (job.image, job.grid), strict=True)],
@@ -299,7 +300,7 @@ def chained(folder: Path, wanted: Case) -> Path:
 def test_what_can_be_a_texture() -> None:
     job = pictured(WAYS[0], ("int16", "int8")).job
     assert can_be_texture(job)
-    others = {"scale": 1 / 128, "zero_point": 1, "qmin": -128, "layout": "contiguous"}
+    others: dict[str, Any] = {"scale": 1 / 128, "zero_point": 1, "qmin": -128, "layout": "contiguous"}
     for name, value in others.items():
         other = replace(job, image=replace(job.image, **{name: value}))
         assert not can_be_texture(other)
@@ -404,7 +405,7 @@ def test_what_does_not_fit_is_refused() -> None:
         ({"output": {"shape": (1, 4, 5, 5)}}, "it would give [1, 4, 5, 11]"),
     ],
 )
-def test_a_job_that_makes_no_sense(change: dict[str, object], why: str) -> None:
+def test_a_job_that_makes_no_sense(change: dict[str, Any], why: str) -> None:
     job = case(WAYS[0], LAYOUTS, SHAPES[2], ("int8", "int16", "int8")).job
     fields = {k: replace(getattr(job, k), **v) if isinstance(v, dict) else v for k, v in change.items()}
     with pytest.raises(ArtefactError) as e:

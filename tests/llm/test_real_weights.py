@@ -143,7 +143,6 @@ class _Float:
 
 def _apart(session: Any, whole: Any, tokens: list[int]) -> float:
     """What is expected after each token, against what the float model expects: the mean of KL."""
-    found = [
-        kl_div(*(s.feed(t).log_softmax(-1) for s in (session, whole)), reduction="sum", log_target=True) for t in tokens
-    ]
+    pairs = [[s.feed(t).log_softmax(-1) for s in (session, whole)] for t in tokens]
+    found = [kl_div(made, wanted, reduction="sum", log_target=True) for made, wanted in pairs]
     return float(torch.stack(found).mean())

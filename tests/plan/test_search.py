@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ def _made(count: int = 16) -> tuple[ingot.Program, ingot.Ranges, list[tuple[torc
     return program, ingot.record(program, batches), batches
 
 
-def test_a_bias_takes_back_what_rounding_moves():
+def test_a_bias_takes_back_what_rounding_moves() -> None:
     program, ranges, batches = _made()
     recipe = {"range": "minmax", "correct_biases": False}
     plain = ingot.plan(program, ranges, "xnnpack", recipe=recipe)
@@ -46,7 +47,7 @@ def test_a_bias_takes_back_what_rounding_moves():
     assert after.faithful_db > 40
 
 
-def test_the_plan_says_what_it_moved_and_survives_json():
+def test_the_plan_says_what_it_moved_and_survives_json() -> None:
     program, ranges, _ = _made()
     plan = ingot.plan(program, ranges, "xnnpack")
     name = next(iter(plan.bias_corrections))
@@ -58,7 +59,7 @@ def test_the_plan_says_what_it_moved_and_survives_json():
     assert f"{name}: its bias moves otherwise" in plan.diff(replace(plan, bias_corrections={}))
 
 
-def test_too_few_batches_teach_nothing():
+def test_too_few_batches_teach_nothing() -> None:
     program, ranges, _ = _made(count=3)
     assert not ingot.plan(program, ranges, "xnnpack").bias_corrections
 
@@ -72,14 +73,14 @@ def test_too_few_batches_teach_nothing():
         ("conv2d", (float("nan"),) * 8, "it wants 8 finite numbers"),
     ],
 )
-def test_an_edited_shift_is_checked(name, shift, says):
+def test_an_edited_shift_is_checked(name: Any, shift: Any, says: Any) -> None:
     program, ranges, _ = _made()
     plan = replace(ingot.plan(program, ranges, "xnnpack"), bias_corrections={name: shift})
     with pytest.raises(ingot.PlanError, match=says):
         ingot.lower(program, plan)
 
 
-def test_the_clearly_better_plan_is_taken_and_a_tie_goes_to_the_first():
+def test_the_clearly_better_plan_is_taken_and_a_tie_goes_to_the_first() -> None:
     program, ranges, _ = _made()
     good = ingot.plan(program, ranges, "xnnpack", recipe={"range": "minmax", "correct_biases": False})
     coarse = replace(good, decisions=tuple(map(_coarse, good.decisions)))
@@ -90,12 +91,12 @@ def test_the_clearly_better_plan_is_taken_and_a_tie_goes_to_the_first():
     assert "ranges by first" in tie.notes[-1]
 
 
-def _coarse(d):
+def _coarse(d: Any) -> Any:
     per_tensor = d.qparams is not None and d.qparams.axis is None and d.qparams.dtype == "int8"
     return replace(d, qparams=replace(d.qparams, scale=d.qparams.scale * 64)) if per_tensor else d
 
 
-def test_a_rehearsal_is_what_the_quantized_graph_computes():
+def test_a_rehearsal_is_what_the_quantized_graph_computes() -> None:
     program, ranges, batches = _made()
     plan = ingot.plan(program, ranges, "xnnpack", recipe={"correct_biases": False})
     casting = ingot.lower(program, plan)
@@ -108,7 +109,7 @@ def test_a_rehearsal_is_what_the_quantized_graph_computes():
         torch.testing.assert_close(got, torch.utils._pytree.tree_leaves(want)[0], atol=1e-5, rtol=1e-5)
 
 
-def test_every_method_of_the_search_can_be_asked_for():
+def test_every_method_of_the_search_can_be_asked_for() -> None:
     program, ranges, _ = _made()
     for method in METHODS:
         assert ingot.plan(program, ranges, "xnnpack", recipe={"range": method}).decisions

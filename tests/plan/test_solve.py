@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -50,16 +52,20 @@ def cost(sides: tuple[int, ...], own: list[list[float]], edges: list[tuple[int, 
     return sum(c[s] for c, s in zip(own, sides, strict=True)) + sum(c[2 * sides[a] + sides[b]] for a, b, c in edges)
 
 
+def _entry(table: dict[tuple[str, str], float], x: str, y: str) -> float:
+    return table[x, y]
+
+
 @settings(max_examples=300, deadline=None)
 @given(energies())
-def test_the_cut_is_the_least_of_all_labellings(drawn) -> None:
+def test_the_cut_is_the_least_of_all_labellings(drawn: Any) -> None:
     nodes, own, edges = drawn
     energy, pair = Energy(), ("int8", "float")
     for node, c in zip(nodes, own, strict=True):
         energy.add(node, dict(zip(pair, c, strict=True)), pair)
     for a, b, c in edges:
         table = {(x, y): c[2 * i + j] for i, x in enumerate(pair) for j, y in enumerate(pair)}
-        energy.edge(nodes[a], nodes[b], pair, pair, lambda x, y, t=table: t[x, y])
+        energy.edge(nodes[a], nodes[b], pair, pair, partial(_entry, table))
     found = least(energy)
     sides = tuple(pair.index(found[n]) for n in nodes)
     best = min(cost(s, own, edges) for s in itertools.product((0, 1), repeat=len(nodes)))
@@ -223,7 +229,7 @@ def test_a_path_through_a_class_is_told() -> None:
         (torch.ops.aten.max_pool2d.default, ([2, 2],), False),
     ],
 )
-def test_a_function_of_each_number_is_found_by_trying(op, args, alone: bool) -> None:
+def test_a_function_of_each_number_is_found_by_trying(op: Any, args: Any, alone: bool) -> None:
     graph = Graph()
     assert (function_of(graph.call_function(op, (graph.placeholder("x"), *args))) is not None) == alone
 
@@ -265,7 +271,8 @@ def test_weight_scales_give_factors_of_few_bits() -> None:
     weight = weight_qparams(torch.randn(64, 8, generator=torch.Generator().manual_seed(0)), WEIGHT, 0)
     x, out = qparams_for(-1.3, 2.1, INT16), qparams_for(-7.7, 5.2, INT16)
     moved = with_factors(weight, x, out, 15)
-    for before, after in zip(weight.scale, moved.scale, strict=True):
+    scales: Any = weight.scale, moved.scale
+    for before, after in zip(*scales, strict=True):
         factor = np.frexp(x.scale * after / out.scale)[0] * 2**15
         assert abs(factor - round(factor)) < 2**-7
         assert before * (1 - 1e-6) <= after <= before * (1 + 2**-14)
@@ -291,6 +298,6 @@ def test_corners_are_told_from_bends() -> None:
     assert found == {"hardswish": [-3, 3], "silu": [], "exp": [], "relu": [0]}
 
 
-def _function(op: str):
+def _function(op: str) -> Any:
     graph = Graph()
     return function_of(graph.call_function(getattr(torch.ops.aten, op).default, (graph.placeholder("x"),)))

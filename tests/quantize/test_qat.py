@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn as nn
@@ -33,12 +35,12 @@ def trained() -> tuple[ingot.Program, Plan, ingot.Program, Plan, float, float]:
     return program, plan, *training.finish(), sum(losses[:10]), sum(losses[-10:])
 
 
-def test_training_learns(trained) -> None:
+def test_training_learns(trained: Any) -> None:
     *_, first, last = trained
     assert last < 0.8 * first
 
 
-def test_classes_stay_classes(trained) -> None:
+def test_classes_stay_classes(trained: Any) -> None:
     _, before, _, after, *_ = trained
     read = [d for d in before if d.rule == "read as stored"]
     assert len(read) > 4
@@ -47,7 +49,7 @@ def test_classes_stay_classes(trained) -> None:
     assert before.qparams("add") != after.qparams("add")  # and their ranges followed the training
 
 
-def test_movers_keep_their_numbers(trained) -> None:
+def test_movers_keep_their_numbers(trained: Any) -> None:
     _, _, program, plan, *_ = trained
     moved = [n for n in calls(program.module) if weight_axis(n) is None and plan.qparams(n.name)]
     for node in moved:
@@ -55,7 +57,7 @@ def test_movers_keep_their_numbers(trained) -> None:
             assert plan.qparams(node.name, i) in (plan.qparams(node.name), None)
 
 
-def test_the_trained_program_lowers_and_runs(trained) -> None:
+def test_the_trained_program_lowers_and_runs(trained: Any) -> None:
     program, _, after, plan, *_ = trained
     x, _ = digits()
     casting = ingot.lower(after, plan)

@@ -347,7 +347,15 @@ def test_embedded_data_is_nothing_but_data() -> None:
 
 def test_without_a_graph(browser: Browser, facts: dict[str, Any], tmp_path: Path) -> None:
     """A casting whose graphs were not kept, and one that was never executed."""
-    bare = {"falls": [], "kinds": [], "nodes": [], "weights": [], "recorded": None, "timing": None, "check": None}
+    bare: dict[str, Any] = {
+        "falls": [],
+        "kinds": [],
+        "nodes": [],
+        "weights": [],
+        "recorded": None,
+        "timing": None,
+        "check": None,
+    }
     (tmp_path / "bare.html").write_text(page({**facts, **bare}))
     browser.open(tmp_path / "bare.html")
     assert browser.complaints() == []

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -63,7 +64,7 @@ def kinds(seed: int) -> tuple[torch.Tensor, ...]:
 
 
 PAIRS = [(x, x.flip(-1) * 2) for x in images(size=8)]
-CASES = {  # net, batches, recipe, by how much an output may differ: absolute, relative
+CASES: dict[str, tuple[Any, ...]] = {  # net, batches, recipe, by how much an output may differ: absolute, relative
     "int8": (Two, PAIRS, {"inputs": ["int8"] * 2, "outputs": ["int8"] * 2}, (0, 0)),
     "int8 inside": (Two, PAIRS, {}, (0, 0)),
     "int16": (Two, PAIRS, {"inputs": ["int16"] * 2, "outputs": ["int16"] * 2}, (1, 0)),
@@ -134,7 +135,7 @@ def assert_same(got: Arrays, expected: Arrays, absolute: float = 0, relative: fl
         assert (a.dtype, a.shape) == (b.dtype, b.shape)
         exact = a.dtype in (np.bool_, np.int32)
         wide = [x.astype(np.float64) for x in (a, b)]
-        np.testing.assert_allclose(*wide, atol=0 if exact else absolute, rtol=0 if exact else relative)
+        np.testing.assert_allclose(wide[0], wide[1], atol=0 if exact else absolute, rtol=0 if exact else relative)
 
 
 @pytest.mark.parametrize("case", CASES)

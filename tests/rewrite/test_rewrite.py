@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -25,18 +26,18 @@ aten = torch.ops.aten
 
 
 class Wrap(nn.Module):
-    def __init__(self, forward, *tensors: torch.Tensor) -> None:
+    def __init__(self, forward: Any, *tensors: torch.Tensor) -> None:
         super().__init__()
         self.run = forward
         for i, t in enumerate(tensors):
             self.register_buffer(f"t{i}", t)
         self.n = len(tensors)
 
-    def forward(self, *inputs):
+    def forward(self, *inputs: Any) -> Any:
         return self.run(*inputs, *[getattr(self, f"t{i}") for i in range(self.n)])
 
 
-def scatter(x):
+def scatter(x: Any) -> Any:
     z = torch.zeros(2, 8, 4)
     z[:, 2:5] = x[:, :3]
     z[:, -1:] = x[:, :1] * 2
@@ -86,7 +87,7 @@ CASES = {
 }  # fmt: skip
 
 
-def forms(forward, inputs, tensors):
+def forms(forward: Any, inputs: Any, tensors: Any) -> Any:
     program = ingot.capture(Wrap(forward, *tensors).eval(), inputs)
     return program, rewrite_for(program, find_target("xnnpack"), Recipe())
 
@@ -150,15 +151,15 @@ def test_the_plan_says_where_rules_were_used_and_what_they_saved() -> None:
 
 
 class WithRule(XnnpackLowering):
-    def __init__(self, rule: Rule):
+    def __init__(self, rule: Rule) -> None:
         self.rule = rule
 
-    def rules(self):
+    def rules(self) -> Any:
         return (self.rule, *super().rules())
 
 
 def test_a_rule_that_leaves_more_to_the_host_is_dropped() -> None:
-    def worse(node):
+    def worse(node: Any) -> Any:
         if node.target is not torch.ops.aten.relu.default:
             return None
         return call(node, torch.ops.aten.atan.default, call(node, torch.ops.aten.tan.default, node.args[0]))
@@ -173,7 +174,7 @@ def test_a_rule_that_leaves_more_to_the_host_is_dropped() -> None:
 
 
 def test_layers_share_one_bias_from_booleans() -> None:
-    def forward(q, m):
+    def forward(q: Any, m: Any) -> Any:
         return F.scaled_dot_product_attention(F.scaled_dot_product_attention(q, q, q, m), q, q, m)
 
     _, legal = forms(forward, (Q, MASK), ())
@@ -186,7 +187,7 @@ def test_layers_share_one_bias_from_booleans() -> None:
 def test_a_chain_of_moves_ends_in_the_same_order(number: int) -> None:
     """And never in more steps than it had."""
     graph, x, want = a_chain(random.Random(number))
-    last = graph.output_node().args[0]
+    last: Any = graph.output_node().args[0]
     before, new = len(graph.nodes), permute_chains.rewrite(last)
     if new is not None:
         last.replace_all_uses_with(new)

@@ -154,6 +154,8 @@ def test_a_hang_names_the_limit_and_the_next_call_works(pte: bytes) -> None:
 
 
 class Sum(nn.Module):
+    total: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("total", torch.zeros(2))

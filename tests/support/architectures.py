@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -126,13 +128,14 @@ class Recurrent(nn.Module):
         return self.head(self.rnn(x)[0])
 
 
-IMAGES = [(x,) for x in images(n=6)]
+Batches = list[tuple[torch.Tensor, ...]]
+IMAGES: Batches = [(x,) for x in images(n=6)]
 
 
-SEQUENCES = [(torch.randn(1, 4, 8, generator=torch.Generator().manual_seed(i)),) for i in range(6)]
+SEQUENCES: Batches = [(torch.randn(1, 4, 8, generator=torch.Generator().manual_seed(i)),) for i in range(6)]
 
 
-NETS = {
+NETS: dict[str, tuple[Callable[[], nn.Module], Batches, float]] = {
     "DeiT": (Transformer, IMAGES, 20),
     "MobileNetV2": (lambda: Classifier(Inverted(16, False), Inverted(16, False)), IMAGES, 25),
     "MobileNetV3": (lambda: Classifier(Inverted(16, True), Inverted(16, True)), IMAGES, 20),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -13,7 +15,8 @@ ARM = ("vgf", "ethos-u55-128", "ethos-u85-256")
 HOW = {
     t.name: "scenario-runner" if t.name == "vgf" and not t.extras else "TOSA reference model" for t in ingot.targets()
 }
-BATCHES = [(x,) for x in images(size=8)]
+Batches = list[tuple[torch.Tensor, ...]]
+BATCHES: Batches = [(x,) for x in images(size=8)]
 
 
 def seeded(model: nn.Module) -> nn.Module:
@@ -23,7 +26,7 @@ def seeded(model: nn.Module) -> nn.Module:
     return model.eval()
 
 
-def cast(model: nn.Module, target: str, batches: list[tuple[torch.Tensor]] = BATCHES, **more: object) -> ingot.Casting:
+def cast(model: nn.Module, target: str, batches: Batches = BATCHES, **more: Any) -> ingot.Casting:
     return ingot.cast(seeded(model), batches[0], target=target, calibration=batches, **more)
 
 

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -18,10 +19,10 @@ import ingot
 from ingot.plan.model import Decision
 from ingot.verify.check import run_artefact, run_graph
 from ingot.verify.metrics import measure
-from tests.support.arm import ARM, BATCHES, assert_whole, cast, seeded, stored
+from tests.support.arm import ARM, BATCHES, Batches, assert_whole, cast, seeded, stored
 from tests.support.requirements import need
 
-SENTENCES = [(torch.randn(1, 6, 8, generator=torch.Generator().manual_seed(i)),) for i in range(4)]
+SENTENCES: Batches = [(torch.randn(1, 6, 8, generator=torch.Generator().manual_seed(i)),) for i in range(4)]
 
 
 @pytest.fixture(params=ARM)
@@ -122,7 +123,7 @@ class Counted(list):
 
     times = 0
 
-    def __iter__(self):
+    def __iter__(self) -> Any:
         self.times += 1
         return super().__iter__()
 
@@ -204,7 +205,7 @@ def plan_output(plan: ingot.Plan) -> str:
     return [d.point.node for d in plan if d.point.operand is None and d.qparams][-1]
 
 
-def test_what_a_backend_said_is_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def test_what_a_backend_said_is_remembered(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     from ingot.targets.arm import answer_cache as memory
     from ingot.targets.base import Ability
 

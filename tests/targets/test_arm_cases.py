@@ -83,10 +83,10 @@ class Block(nn.Module):
         super().__init__()
         self.depthwise = nn.Conv2d(width, width, 7, padding=3, groups=width)
         self.norm, self.up, self.down = nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
-        self.to = to
+        self.move = to
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        last, first = MOVES[self.to]
+        last, first = MOVES[self.move]
         return x + first(self.down(F.gelu(self.up(self.norm(last(self.depthwise(x)))))))
 
 

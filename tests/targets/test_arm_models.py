@@ -5,6 +5,8 @@ The full ones are in the bench (bench/arm.py), beside the stock flow.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn as nn
@@ -46,9 +48,9 @@ INT16 = {"scopes": [{"op": "*", "precision": "int16"}]}
 class Fed(Exact):
     """The quantized graph, in which each op reads what the artefact's ops before it gave; and by how much it differs."""
 
-    def __init__(self, module: torch.fx.GraphModule, made: dict[torch.fx.Node, torch.Tensor]) -> None:
+    def __init__(self, module: torch.fx.GraphModule, made: dict[Any, torch.Tensor]) -> None:
         super().__init__(module, find_target("ethos-u85-256"))
-        self.made, self.steps = made, {}
+        self.made, self.steps = made, dict[str, float]()
 
     def run_node(self, n: torch.fx.Node) -> object:
         out = super().run_node(n)

@@ -93,7 +93,7 @@ def test_a_model_that_torchao_quantized(order: str, scheme: str) -> None:
     """Its own numbers are found on their grids and taken over, whatever came first."""
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig, IntxWeightOnlyConfig, PerGroup, quantize_
 
-    how = {"weight_dtype": torch.int4}
+    how: dict[str, Any] = {"weight_dtype": torch.int4}  # type: ignore[attr-defined]
     config = (
         IntxWeightOnlyConfig(granularity=PerGroup(32), **how)
         if scheme == "4w"
@@ -118,7 +118,7 @@ def test_a_frozen_type_is_refused() -> None:
     from torchao.utils import unwrap_tensor_subclass
 
     model = Net().to(torch.bfloat16)
-    quantize_(model, IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(32)))
+    quantize_(model, IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(32)))  # type: ignore[attr-defined]
     frozen = unwrap_tensor_subclass(model).to(torch.float32)
     with pytest.raises(ingot.IngotError, match=r"does not run.*before unwrap_tensor_subclass"):
         cast(frozen)
@@ -138,13 +138,15 @@ def test_lengths_that_vary() -> None:
 class Place(nn.Module):
     """A row of a table by a position that is a number at run time."""
 
+    table: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("table", torch.randn(16, 64))
         self.linear = nn.Linear(64, 64)
 
     def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        at = position[0].item()
+        at: Any = position[0].item()
         torch._check(at >= 0)
         torch._check(at < 16)
         return self.linear(x + self.table.narrow(0, at, 1))
@@ -162,6 +164,10 @@ def test_a_position_that_is_read(target: str, scheme: str) -> None:
 
 class Cached(nn.Module):
     """A decoder with its keys and values inside, written as users write it: in one of three ways."""
+
+    table: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
 
     def __init__(self, way: str) -> None:
         super().__init__()
@@ -193,7 +199,7 @@ class Cached(nn.Module):
                 kept.narrow(2, self._number(input_pos), 1).copy_(new)
 
     def _number(self, input_pos: torch.Tensor) -> int:
-        at = input_pos[0].item()
+        at: Any = input_pos[0].item()
         torch._check(at >= 0)
         torch._check(at < 16)
         return at
@@ -221,6 +227,9 @@ def test_a_cache_that_is_written_inside(way: str, scheme: str) -> None:
 
 class Counted(nn.Module):
     """State of two types, one of them read before and after it is written, neither zero at the start."""
+
+    total: torch.Tensor
+    calls: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -253,6 +262,8 @@ def test_state_is_the_programs() -> None:
 
 
 class Written(nn.Module):
+    kept: torch.Tensor
+
     def __init__(
         self, write: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None], shape: tuple[int, ...]
     ) -> None:
@@ -299,7 +310,7 @@ def test_writes_are_choices(write: Any, many: int) -> None:
 
 def test_a_write_after_a_number_that_is_read() -> None:
     def after(kept: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> None:
-        number = at[0].item()
+        number: Any = at[0].item()
         torch._check(number >= 0)
         torch._check(number < 4)
         kept.narrow(1, number + 1, 3).copy_(x)
@@ -324,7 +335,7 @@ def test_a_part_whose_length_is_read_is_refused_in_words() -> None:
             self.linear = nn.Linear(64, 64)
 
         def forward(self, x: torch.Tensor, upto: torch.Tensor) -> torch.Tensor:
-            number = upto[0].item()
+            number: Any = upto[0].item()
             torch._check(number >= 0)
             torch._check(number < 15)
             part = self.linear(x).narrow(1, 0, number + 1)

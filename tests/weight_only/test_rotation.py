@@ -227,6 +227,8 @@ def test_a_long_net_without_an_end_is_given_up_in_time() -> None:
 
 def test_a_bias_that_is_an_input_keeps_the_stream_as_it_is() -> None:
     class Given(Block):
+        square: Any
+
         def forward(self, tokens: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
             x = self.table(tokens)
             return self.head(self.norm(x + nn.functional.linear(self.norm(x), self.square.weight, bias)))
@@ -294,7 +296,7 @@ def test_weights_that_came_rounded_are_not_turned() -> None:
 
 def test_it_can_be_done_without() -> None:
     model = Block(nn.Identity(), Norm())
-    how = {"target": "xnnpack", "calibration": [TOKENS]}
+    how: dict[str, Any] = {"target": "xnnpack", "calibration": [TOKENS]}
     plain, asked, usual = (
         ingot.cast(model, TOKENS, weights=w, **how).pte for w in ("8da8w,rotate=no", "8da8w,rotate=yes", "8da8w")
     )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -87,7 +89,7 @@ def texts(n: int = 6) -> list[tuple[torch.Tensor]]:
     return [(torch.randint(0, 300, (1, 12), generator=torch.Generator().manual_seed(i)),) for i in range(n)]
 
 
-def cast(weights: object, net: nn.Module | None = None, **how: object) -> ingot.Casting:
+def cast(weights: object, net: nn.Module | None = None, **how: Any) -> ingot.Casting:
     torch.manual_seed(0)
     made = (net or Net()).eval()
     return ingot.cast(made, texts()[0], target="xnnpack", weights=weights, calibration=texts(), **how)
