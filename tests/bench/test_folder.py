@@ -10,11 +10,26 @@ import pytest
 from bench import folder
 from ingot.cli import main
 
+NET = """
+import torch
+from torch import nn
+
+torch.manual_seed(0)
+net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4)).eval()
+
+
+def build():
+    return net, (torch.randn(1, 3, 8, 8),)
+
+
+def batches():
+    return [(torch.randn(1, 3, 8, 8),) for _ in range(8)]
+"""
+
 
 def test_the_stock_flow_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Its program is run, its ops on the host are counted, and both are in one table."""
-    source = "import torch\nfrom torch import nn\n\ntorch.manual_seed(0)\nnet = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4)).eval()\n\n\ndef build():\n    return net, (torch.randn(1, 3, 8, 8),)\n\n\ndef batches():\n    return [(torch.randn(1, 3, 8, 8),) for _ in range(8)]\n"
-    (tmp_path / "net.py").write_text(source)
+    (tmp_path / "net.py").write_text(NET)
     model, data = (f"{tmp_path / 'net.py'}:{name}" for name in ("build", "batches"))
     folder.main(model, data, tmp_path / "stock")
     assert main(["cast", model, "--target", "xnnpack", "--calibrate", data, "-o", str(tmp_path / "out")]) == 0

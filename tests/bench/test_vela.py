@@ -1,4 +1,4 @@
-"""Vela's estimates as data: the same as those of the lowering, consistent, one graph at a time, refusals in sentences."""
+"""bench.vela: Vela's estimates equal those of the lowering and add up; graphs do not mix; errors are explained."""
 
 from __future__ import annotations
 

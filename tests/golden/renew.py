@@ -1,7 +1,7 @@
 """`python -m tests.golden.renew`: write hashes.json anew, and print what changed.
 
-Each case is cast in fresh processes with different hash seeds. A plan must be the same in all of them; a .pte that is not
-is left out of the file.
+Each case is cast in fresh processes with different hash seeds. The plan must be the same in all of them. Where the .pte
+differs, its hash is not stored.
 """
 
 from __future__ import annotations

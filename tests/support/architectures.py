@@ -108,7 +108,8 @@ class Transformer(nn.Module):
         super().__init__()
         self.patches, self.token = nn.Conv2d(3, width, 4, stride=4), nn.Parameter(torch.randn(1, 1, width))
         self.places = nn.Parameter(torch.randn(1, 17, width) * 0.3)
-        self.layers = nn.ModuleList(nn.TransformerEncoderLayer(width, 3, 2 * width, activation="gelu", batch_first=True, norm_first=True) for _ in range(1))  # fmt: skip
+        layer = nn.TransformerEncoderLayer(width, 3, 2 * width, activation="gelu", batch_first=True, norm_first=True)
+        self.layers = nn.ModuleList([layer])
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

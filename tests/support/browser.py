@@ -152,7 +152,8 @@ class Browser:
 
 
 READY = {
-    "ready": "document.body && document.body.dataset.ready && (!document.querySelector('canvas') || document.querySelector('canvas').dataset.ready)",
+    "ready": "document.body && document.body.dataset.ready"
+    " && (!document.querySelector('canvas') || document.querySelector('canvas').dataset.ready)",
     "shown": "document.body && document.body.dataset.ready",
 }
 
