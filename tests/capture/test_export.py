@@ -206,7 +206,7 @@ def test_control_flow_is_refused_in_a_sentence() -> None:
         def forward(self, x: Any) -> Any:
             return torch.cond(x.sum() > 0, lambda a: a * 2, lambda a: a - 1, (x,))
 
-    with pytest.raises(ingot.CaptureError, match=r"branches on data with 'cond'.*where: test_capture.py:\d+.*try:"):
+    with pytest.raises(ingot.CaptureError, match=r"branches on data with 'cond'.*where: test_export.py:\d+.*try:"):
         ingot.capture(Branch(), (X,))
 
 

@@ -68,7 +68,7 @@ class Net(nn.Module):
 
 def test_users_code_has_its_line() -> None:
     line = Net.forward.__code__.co_firstlineno + 1
-    assert sources(Net()) == [f"test_graph.py:{line}"] * 2
+    assert sources(Net()) == [f"test_fx.py:{line}"] * 2
 
 
 def test_module_path() -> None:
