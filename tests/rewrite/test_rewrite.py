@@ -146,7 +146,7 @@ def test_the_plan_says_where_rules_were_used_and_what_they_saved() -> None:
     program = ingot.capture(Norms(), (X3,))
     plan = ingot.plan(program, ingot.record(program, [(X3,)]), "xnnpack")
     lines = [r for r in plan.rewrites if r.startswith("layer norm as products")]
-    assert [line.split(" (")[1].split(":")[0] for line in lines[:2]] == ["test_legalize.py"] * 2
+    assert [line.split(" (")[1].split(":")[0] for line in lines[:2]] == ["test_rewrite.py"] * 2
     assert lines[2] == "layer norm as products: 2 ops fewer on the host, 1 cut fewer"
 
 

@@ -141,7 +141,7 @@ def test_who_looks_at_single_channels_keeps_it_as_it_is(between: Any, norm: nn.M
     assert stream_in(model) is None
     casting = ingot.cast(model, TOKENS, target="xnnpack", weights="8da8w", calibration=[TOKENS])
     assert casting.check.outputs[0].sqnr_db > 25
-    assert any("not rotated: " in n and "test_turning.py:" in n for n in casting.notes)
+    assert any("not rotated: " in n and "test_rotation.py:" in n for n in casting.notes)
 
 
 class Both(Block):
