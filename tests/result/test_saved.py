@@ -60,7 +60,7 @@ def test_it_is_reported_and_compared_again(saved: tuple[ingot.Casting, Path], tm
     again = ingot.Casting.load(folder)
     page = again.report(tmp_path / "report.html").read_text()
     assert "xnnpack" in page
-    assert again.details.calibration is not None  # what was recorded came along
+    assert again.details.recorded is not None  # what was recorded came along
     again.save_folder(tmp_path / "twice")
     assert main(["compare", str(folder), str(tmp_path / "twice")]) == 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check, OutputCheck
 from ingot.core.batched import run_batched
 from ingot.plan.model import QuantizationPoint
-from ingot.result.assemble import left_its_graph
+from ingot.verify.check import disagrees_with_graph
 from ingot.verify.metrics import measure, sqnr
 
 
@@ -75,11 +76,12 @@ def test_cast_raises_and_the_error_carries_the_check() -> None:
     strict = {"min_sqnr_db": 90.0}
     with pytest.raises(ingot.MismatchError, match=r"far from the float model.*threshold 90 dB") as caught:
         ingot.cast(Net().eval(), BATCHES[0], target="xnnpack", calibration=BATCHES, recipe=strict)
-    assert not caught.value.check.passed
+    check: Any = caught.value.check
+    assert not check.passed
 
 
 @pytest.mark.parametrize("damage", [lambda p: p[: len(p) // 2], lambda p: b"", lambda p: b"x" * len(p)])
-def test_a_damaged_file_is_an_error_with_a_hint(damage) -> None:
+def test_a_damaged_file_is_an_error_with_a_hint(damage: Any) -> None:
     casting = dataclasses.replace(good()[1], pte=damage(good()[1].pte))
     with pytest.raises(ingot.ArtefactError, match="try:"):
         ingot.verify(casting, BATCHES)
@@ -136,4 +138,4 @@ def test_batched_runs_equal_single_runs() -> None:
 def test_rounding_is_not_the_backends_fault(to_float: float, to_graph: float, left: bool) -> None:
     """An artefact that agrees with a graph that is too coarse is not a backend error."""
     output = OutputCheck("out", to_float, 1.0, to_float, to_graph, "far from the float model")
-    assert left_its_graph(Check("here", 1, (output,), passed=False), Recipe()) is left
+    assert disagrees_with_graph(Check("here", 1, (output,), passed=False), Recipe()) is left

@@ -69,12 +69,19 @@ def _marking_class(device: Device) -> Any:
         def partition(self, exported_program: Any) -> Any:
             mark_quantized(exported_program.graph)
             result = super().partition(exported_program)
-            result.partition_tags = {tag: _dumping(spec) for tag, spec in result.partition_tags.items()}
+            result.partition_tags = {t: _dumping(result.partition_tags[t]) for t in _ordered(result, exported_program)}
             for node, reason in self.refused.items():
                 report_host_op(node, reason)
             return result
 
     return Marking
+
+
+def _ordered(result: Any, exported_program: Any) -> list[str]:
+    """Tags in the order of their first nodes. ExecuTorch's order is that of a set of strings: it varies by process."""
+    found = dict.fromkeys(n.meta.get("delegation_tag") for n in exported_program.graph.nodes)
+    top = [tag for tag in found if tag in result.partition_tags]
+    return [*top, *sorted(result.partition_tags.keys() - set(top))]  # the rest is in branches
 
 
 def _dumping(spec: Any) -> Any:
