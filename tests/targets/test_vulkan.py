@@ -136,7 +136,7 @@ def test_dynamic_sequence_length() -> None:
 
 
 class Place(nn.Module):
-    """A row of a table, by a position that is read_pte at run time."""
+    """A row of a table, by a position that is read at run time."""
 
     table: torch.Tensor
 
@@ -222,11 +222,11 @@ def test_a_kv_cache_inside_the_program(way: str, scheme: str) -> None:
             assert measure([eager(*step)], [logits]).sqnr_db > 14
             assert torch.equal(logits, second)
     alone = run_artefact(casting.pte, casting.evidence, steps[-1:])[0][0]
-    assert not torch.allclose(alone, made[-1][0], atol=1e-2)  # it does read_pte what came before
+    assert not torch.allclose(alone, made[-1][0], atol=1e-2)  # it does read what came before
 
 
 class Counted(nn.Module):
-    """Two mutable buffers of different types with nonzero initial values; one is read_pte before and after it is written."""
+    """Two mutable buffers of different types with nonzero initial values; one is read before and after it is written."""
 
     total: torch.Tensor
     calls: torch.Tensor
