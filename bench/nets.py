@@ -45,10 +45,10 @@ class CSP(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, depth: int = 1):
         super().__init__()
-        self.half = outputs // 2
+        self.width = outputs // 2
         self.first = conv_bn(inputs, outputs, 1)
-        self.chain = nn.ModuleList(conv_bn(self.half, self.half) for _ in range(depth))
-        self.last = conv_bn(self.half * (2 + depth), outputs, 1)
+        self.chain = nn.ModuleList(conv_bn(self.width, self.width) for _ in range(depth))
+        self.last = conv_bn(self.width * (2 + depth), outputs, 1)
 
     def forward(self, x: Tensor) -> Tensor:
         parts = list(self.first(x).chunk(2, 1))

@@ -60,7 +60,7 @@ class Watch:
 
 def forget() -> None:
     """As in a new process."""
-    legalize._legalized.cache_clear()
+    legalize._rewritten.cache_clear()
     probe._cache.clear()
     xnnpack._edge_cache.clear()
 

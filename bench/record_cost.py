@@ -96,10 +96,10 @@ def compare(size: int, rounds: int) -> None:
                 times[name].append(spent)
     ops = sum(n.op == "call_function" for n in module.graph.nodes)
     print(f"{len(batches)} batches of {size}, {ops} ops, {torch.get_num_threads()} threads, {rounds} rounds")
-    for name, spent in times.items():
-        ratio = statistics.median(a / b for a, b in zip(spent, times["plain"], strict=True))
-        least = min(spent) / min(times["plain"])
-        print(f"  {name:<10}{min(spent) * 1e3:9.1f} ms at best   {least:5.2f} x (best)   {ratio:5.2f} x (median)")
+    for name, all_spent in times.items():
+        ratio = statistics.median(a / b for a, b in zip(all_spent, times["plain"], strict=True))
+        least = min(all_spent) / min(times["plain"])
+        print(f"  {name:<10}{min(all_spent) * 1e3:9.1f} ms at best   {least:5.2f} x (best)   {ratio:5.2f} x (median)")
 
 
 def main() -> None:

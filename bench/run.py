@@ -38,7 +38,7 @@ def step(
     log = out.with_suffix(".log")
     command = [sys.executable, "-m", *worker, name, model, str(folder), *([argument] if argument else [])]
     started = time.perf_counter()
-    place = {
+    place: dict[str, Any] = {
         "cwd": folder,
         "env": {**os.environ, "PYTHONPATH": str(ROOT)},
     }  # executorch drops debug files where it runs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -79,7 +80,7 @@ def outputs_of(entry: Entry, batch: Inputs) -> list[Tensor]:
     return entry.judge(outputs) if entry.judge else outputs
 
 
-def _kaiming(module: nn.Module, generator: torch.Generator) -> None:
+def _kaiming(module: Any, generator: torch.Generator) -> None:
     fan_in = module.weight[0].numel()
     if isinstance(module, nn.ConvTranspose2d):
         fan_in = module.weight.shape[0] // module.groups * module.weight[0, 0].numel() // math.prod(module.stride)

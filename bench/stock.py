@@ -79,7 +79,7 @@ def _is_io_conversion(node: torch.fx.Node) -> bool:
 
 
 def _ops_inside(graph_module: torch.fx.GraphModule, delegate: torch.fx.Node) -> int:
-    lowered = getattr(graph_module, delegate.args[0].target)
+    lowered = getattr(graph_module, str(delegate.args[0].target))
     return sum(n.op == "call_function" for n in lowered.original_module.graph.nodes)
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from bench import data
-from bench.entry import Entry, Unavailable
+from bench.entry import Entry, Inputs, Unavailable
 from bench.packages import transformers
 from bench.settle import spread
 
@@ -74,7 +74,7 @@ def whisper_encoder() -> Entry:
     net = spread(Encoder(WhisperEncoder(config))).eval()
     net.net.conv2.weight.data.mul_(4)  # the sound should weigh more than the position table added to it
     features = hf.WhisperFeatureExtractor(feature_size=config.num_mel_bins)
-    batches = [
+    batches: list[Inputs] = [
         (features(v.numpy(), sampling_rate=16000, return_tensors="pt").input_features,) for v in data.voices(4, 30.0)
     ]
     return Entry(net, batches[0], batches, "transformers, tiny's dimensions, 30 s of speech-like sound, random weights")

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -39,7 +40,7 @@ def load(path: Path) -> Entry:
     return torch.load(path, weights_only=False)
 
 
-def classifier(net: nn.Module, head: nn.Linear, note: str, size: int = 224) -> Entry:
+def classifier(net: nn.Module, head: Any, note: str, size: int = 224) -> Entry:
     """Random weights made lively: spread, batch norms settled on photos, logits centred."""
     settle(spread(net), image_chunks(size))
     center(net, head, [(data.images(12, size, seed=7),)])
@@ -127,7 +128,7 @@ def mobilevit() -> Entry:
 
 @model
 def deit_tiny() -> Entry:
-    net = timm_model("deit_tiny_patch16_224")
+    net: Any = timm_model("deit_tiny_patch16_224")
     nn.init.normal_(net.cls_token, std=0.5)
     nn.init.normal_(net.pos_embed, std=0.3)
     return classifier(net, net.head, "timm's DeiT-tiny, random weights")
@@ -188,7 +189,7 @@ def digits_cnn() -> Entry:
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    batches = [(x[i : i + 1],) for i in range(data.BATCHES)]
+    batches: list[Inputs] = [(x[i : i + 1],) for i in range(data.BATCHES)]
     accuracy = (net.eval()(x[1500:]).argmax(1) == y[1500:]).float().mean().item()
     return Entry(net, batches[0], batches, f"trained on scikit-learn's digits, top-1 {accuracy:.1%} on 297 unseen")
 

@@ -31,7 +31,12 @@ def main(folder: Path, weights: Any, target: str = "xnnpack") -> None:
     (folder / DECODER_FILE).write_text(spec.to_json())
     found.tokenizer.save_pretrained(folder)
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    facts = {"seconds": seconds, "peak_mb": most, "delegates": len(casting.delegates), "bytes": len(casting.pte)}
+    facts: dict[str, Any] = {
+        "seconds": seconds,
+        "peak_mb": most,
+        "delegates": len(casting.delegates),
+        "bytes": len(casting.pte),
+    }
     wide = sum(layer.bits == 8 for layer in casting.layers)
     facts |= {
         "layers": len(casting.layers),

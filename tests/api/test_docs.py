@@ -19,9 +19,9 @@ from ingot.config.recipe import Recipe, recipe_from
 from ingot.config.specs import NAMED
 from ingot.targets import registry
 from ingot.targets.base import Target
-from tests.api.test_graphics import need_runner
-from tests.backends.test_backends import IMAGES, Sharpened, takes
-from tests.backends.test_backends import run as run_sharpen
+from tests.support.requirements import need, need_scenario_runner
+from tests.support.sharpen_backend import IMAGES, Sharpened, takes
+from tests.support.sharpen_backend import run as run_sharpen
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,7 +33,7 @@ def python_blocks(path: Path) -> list[str]:
 
 def test_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    names: dict[str, object] = {}
+    names: dict[str, Any] = {}
     for code in python_blocks(ROOT / "README.md"):
         exec(compile(code, "README.md", "exec"), names)
     assert {p.name for p in tmp_path.iterdir()} == {"model.pte", "report.html"}
@@ -76,12 +76,6 @@ def one_line_of_a_recipe(cast: list[str], capsys: pytest.CaptureFixture[str]) ->
     assert "1 delegate, 0 host ops" in capsys.readouterr().out
     assert main(["diff", "split/", "whole/"]) == 0
     assert "erf: float -> int16, scale 3.05" in capsys.readouterr().out
-
-
-def need(target: str) -> None:
-    missing = next(t.missing for t in ingot.targets() if t.name == target)
-    if missing:
-        pytest.skip(f"{target} needs {'; '.join(missing.values())}")
 
 
 def run_blocks(name: str) -> dict[str, Any]:
@@ -174,8 +168,8 @@ def test_the_readme_lists_every_room_once() -> None:
 
 
 def test_graphics(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """With the example's net, untrained and small, and the backend of test_backends."""
-    need_runner()
+    """With the example's net, untrained and small, and the backend of tests/support/sharpen_backend.py."""
+    need_scenario_runner()
     monkeypatch.chdir(tmp_path)
     shutil.copy(ROOT / "examples/temporal.toml", tmp_path)
     example = runpy.run_path(str(ROOT / "examples/temporal.py"))

@@ -18,7 +18,7 @@ from ingot.cli import main
 from ingot.config.scopes import Scope
 from ingot.plan.user_constraints import matching_ops
 from ingot.result.scenario import run_scenario_folder
-from ingot.targets.arm.vulkan_tools import REQUIREMENTS
+from tests.support.requirements import need_scenario_runner
 
 SIZE = 24  # a width that is no multiple of what rows are aligned to
 
@@ -60,12 +60,6 @@ RECIPE: dict[str, Any] = {
     ],
 }
 HERE = {"options": {"run_on": "reference-model"}}
-
-
-def need_runner() -> None:
-    missing = [r for r in REQUIREMENTS if r.found() is None]
-    if missing:
-        pytest.skip(f"install: {'; '.join(dict.fromkeys(r.install for r in missing))}")
 
 
 @pytest.fixture(scope="module")
@@ -138,7 +132,7 @@ def test_it_runs_as_a_scenario(
     cast: ingot.Casting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     """VGF, the sampler's shader, VGF; the image is a texture. Moved first: all paths are relative."""
-    need_runner()
+    need_scenario_runner()
     cast.scenario(tmp_path / "here", frames()[:2])
     moved = (tmp_path / "here").rename(tmp_path / "there")
     assert str(tmp_path) not in (moved / "scenario.json").read_text()
@@ -153,7 +147,7 @@ def test_it_runs_as_a_scenario(
 
 
 def test_a_scenario_that_is_off_is_told(cast: ingot.Casting, tmp_path: Path, capsys: Any) -> None:
-    need_runner()
+    need_scenario_runner()
     cast.scenario(tmp_path)
     np.save(tmp_path / "expected_0_0.npy", -np.load(tmp_path / "expected_0_0.npy"))
     assert main(["run", str(tmp_path)]) == 3
@@ -162,7 +156,7 @@ def test_a_scenario_that_is_off_is_told(cast: ingot.Casting, tmp_path: Path, cap
 
 def test_a_computed_image_shares_its_memory_with_a_texture(tmp_path: Path) -> None:
     """The image that is sampled comes out of a .vgf: tensor and texture are one memory."""
-    need_runner()
+    need_scenario_runner()
 
     class Blurred(nn.Module):
         def __init__(self) -> None:
@@ -174,7 +168,11 @@ def test_a_computed_image_shares_its_memory_with_a_texture(tmp_path: Path) -> No
 
     torch.manual_seed(0)
     batches = [(torch.rand(1, 4, SIZE, SIZE) * 2 - 1, torch.rand(1, 20, SIZE, 2) * 2.4 - 1.2) for _ in range(4)]
-    recipe = {"extra_backends": ["sampler"], "channels_last": ["image", "grid_sampler"], "inputs": ["snorm8", "float"]}
+    recipe: dict[str, Any] = {
+        "extra_backends": ["sampler"],
+        "channels_last": ["image", "grid_sampler"],
+        "inputs": ["snorm8", "float"],
+    }
     recipe |= {"scopes": [{"op": "grid_sampler*", "inputs": ["snorm8", "float"]}], "outputs": ["snorm8"]}
     casting = ingot.cast(Blurred(), batches[0], target="vgf", calibration=batches, recipe=recipe | HERE)
     assert casting.delegates[-1].inputs[-1].dtype == "float32"
@@ -270,7 +268,7 @@ def test_a_float_image_with_an_integer_grid() -> None:
             return F.grid_sample(x, grid, align_corners=True) * 2
 
     batches = [(torch.randn(1, 2, 6, 6), torch.rand(1, 5, 4, 2) * 2 - 1) for _ in range(4)]
-    recipe = {"extra_backends": ["sampler"], "inputs": ["float", "snorm16"]}
+    recipe: dict[str, Any] = {"extra_backends": ["sampler"], "inputs": ["float", "snorm16"]}
     recipe["scopes"] = [{"op": "grid_sampler*", "inputs": ["float", "snorm16"], "output": "float"}]
     casting = ingot.cast(Sampled(), batches[0], target="vgf", calibration=batches, recipe=recipe | HERE)
     assert {i.dtype for i in casting.delegates[0].inputs} == {"float32", "int16"}

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -31,6 +32,7 @@ from ingot.backends.sampler.shaders import build
 from ingot.errors import ArtefactError
 from ingot.targets.arm import vulkan_tools as vulkan
 from ingot.targets.arm.scenario_runner import execute_scenario
+from tests.support.requirements import need_requirements
 
 SECONDS = 300.0
 WAYS = list(product(MODES, PADDINGS, (False, True)))
@@ -91,7 +93,7 @@ def coordinates(
 def made(job: SampleJob, image: np.ndarray, grid: np.ndarray) -> Case:
     given = [stored(torch.tensor(array).float(), s) for array, s in ((image, job.image), (grid, job.grid))]
     reals = [real(array, s) for array, s in zip(given, (job.image, job.grid), strict=True)]
-    expected = F.grid_sample(*reals, job.mode, job.padding, job.align_corners)
+    expected = F.grid_sample(reals[0], reals[1], job.mode, job.padding, job.align_corners)
     return Case(
         job,
         [laid(x, s) for x, s in zip(given, (job.image, job.grid), strict=True)],
@@ -217,9 +219,7 @@ def test_batches_are_independent() -> None:
 
 
 def need() -> None:
-    missing = [r.install for r in vulkan.RUNNING if r.found() is None]
-    if missing:
-        pytest.skip(f"running a shader needs: {'; '.join(dict.fromkeys(missing))}")
+    need_requirements("running a shader", vulkan.RUNNING)
 
 
 def test_the_shader_agrees_with_torch() -> None:
@@ -313,7 +313,7 @@ def chained(folder: Path, wanted: Case) -> Path:
 def test_what_can_be_a_texture() -> None:
     job = pictured(WAYS[0], ("int16", "int8")).job
     assert can_be_texture(job)
-    others = {"scale": 1 / 128, "zero_point": 1, "qmin": -128, "layout": "contiguous"}
+    others: dict[str, Any] = {"scale": 1 / 128, "zero_point": 1, "qmin": -128, "layout": "contiguous"}
     for name, value in others.items():
         other = replace(job, image=replace(job.image, **{name: value}))
         assert not can_be_texture(other)
@@ -340,8 +340,7 @@ def test_every_shader_is_shipped_and_found() -> None:
 
 
 def test_the_shipped_shaders_are_those_of_the_source() -> None:
-    if build.GLSLC.found() is None:
-        pytest.skip(f"compiling shaders needs: {build.GLSLC.install}")
+    need_requirements("compiling shaders", [build.GLSLC])
     for name, macros in build.variants():
         assert (shader.FOLDER / name).read_bytes() == build.compile_shader(macros), (
             f"{name}: python -m {build.__name__}"
@@ -421,7 +420,7 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
         ({"output": {"shape": (1, 4, 5, 5)}}, "it would give [1, 4, 5, 11]"),
     ],
 )
-def test_an_inconsistent_job_is_refused(change: dict[str, object], why: str) -> None:
+def test_an_inconsistent_job_is_refused(change: dict[str, Any], why: str) -> None:
     job = case(WAYS[0], LAYOUTS, SHAPES[2], ("int8", "int16", "int8")).job
     fields = {k: replace(getattr(job, k), **v) if isinstance(v, dict) else v for k, v in change.items()}
     with pytest.raises(ArtefactError) as e:

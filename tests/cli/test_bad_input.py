@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import multiprocessing
-import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,13 +11,8 @@ import torch
 from torch import nn
 
 import ingot
-from ingot.config.recipe import Recipe
-from ingot.core.artefact import ProgramIO, TensorInfo
-from ingot.result.casting import Casting
-from ingot.targets.registry import find_target
-from ingot.verify.check import Evidence
-
-X = torch.zeros(1, 3, 8, 8)
+from tests.support.castings import X, lowered, net
+from tests.support.environment import on_a_full_disk, without
 
 
 @pytest.fixture(autouse=True)
@@ -31,10 +23,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.chdir(folder)
     yield folder
     assert list(folder.rglob("*")) == []
-
-
-def net() -> nn.Module:
-    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU()).eval()
 
 
 def refusal(**changed: Any) -> ingot.IngotError:
@@ -160,27 +148,7 @@ def test_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [t.installed for t in ingot.targets() if t.name == "xnnpack"] == [False]
 
 
-def without(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
-    """As if a package were not installed."""
-    installed = importlib.metadata.version
-
-    def version(package: str) -> str:
-        if package == missing:
-            raise importlib.metadata.PackageNotFoundError(package)
-        return installed(package)
-
-    monkeypatch.setattr(importlib.metadata, "version", version)
-
-
 # Artefacts and files
-
-
-def lowered(pte: bytes) -> Casting:
-    """A casting that can be verified, without the seconds that lowering takes."""
-    program = ingot.capture(net(), (X,))
-    io = ProgramIO((TensorInfo("x", "float32", tuple(X.shape)),), (TensorInfo("y", "float32", ()),))
-    evidence = Evidence(program, program.module, find_target("xnnpack"), Recipe(), io)
-    return Casting("xnnpack", pte, (), (), io, ingot.Plan("xnnpack", "f00", ()), evidence=evidence)
 
 
 @pytest.mark.parametrize(
@@ -197,25 +165,6 @@ def test_unwritable_folder(path: str) -> None:
     with pytest.raises(ingot.ArtefactError, match="could not write /") as caught:
         lowered(b"PTE").save(path)
     checked(caught.value)
-
-
-def attempt(work: Callable[[], Any], answer: Any) -> None:
-    """In a child of ours no file may grow beyond a few bytes: as full as a disk can be made without mounting one."""
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, 100))
-    try:
-        answer.send(work())
-    except Exception as e:
-        answer.send(e if isinstance(e, ingot.IngotError) else repr(e))
-
-
-def on_a_full_disk(work: Callable[[], Any]) -> Any:
-    forked = multiprocessing.get_context("fork")
-    answer, theirs = forked.Pipe(duplex=False)
-    child = forked.Process(target=attempt, args=(work, theirs))
-    child.start()
-    told = answer.recv() if answer.poll(60) else "no answer"
-    child.join()
-    return told
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,8 @@ from ingot.core.progress import STEPS, Progress, Silent
 from ingot.errors import ArtefactError, LowerError, MismatchError, TargetError
 from ingot.plan.model import Decision, Plan, QParams, QuantizationPoint
 from ingot.result.casting import Casting
-from tests.cli.test_bad_input import lowered, on_a_full_disk, without
+from tests.support.castings import lowered
+from tests.support.environment import on_a_full_disk, without
 
 NET = """
 import torch

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -41,8 +42,9 @@ def recorded() -> tuple[ingot.Program, Ranges]:
     return program, ingot.record(program, BATCHES)
 
 
-def planned(recorded, **recipe) -> Plan:
-    return ingot.plan(*recorded, "xnnpack", recipe=recipe)
+def planned(recorded: Any, **recipe: Any) -> Plan:
+    program, ranges = recorded
+    return ingot.plan(program, ranges, "xnnpack", recipe=recipe)
 
 
 def precision(plan: Plan, name: str) -> str:
@@ -55,7 +57,7 @@ def precision(plan: Plan, name: str) -> str:
     "scope",
     [{"path": "head"}, {"name": "conv2d_2"}, {"path": "he*"}, {"type": "Conv2d"}, {"op": "conv2d"}],
 )
-def test_a_scope_is_an_op_a_type_a_path_or_a_name(recorded, scope: dict[str, str]) -> None:
+def test_a_scope_is_an_op_a_type_a_path_or_a_name(recorded: Any, scope: dict[str, str]) -> None:
     plan = planned(recorded, scopes=[{**scope, "precision": "float"}])
     assert precision(plan, "conv2d_2") == "float"
     assert "requested by the recipe" in plan.why("conv2d_2")
@@ -63,7 +65,7 @@ def test_a_scope_is_an_op_a_type_a_path_or_a_name(recorded, scope: dict[str, str
     assert precision(plan, "conv2d_1") == elsewhere
 
 
-def test_the_narrower_scope_wins(recorded) -> None:
+def test_the_narrower_scope_wins(recorded: Any) -> None:
     scopes = [{"type": "Conv2d", "precision": "float"}, {"path": "head", "precision": "int8"}]
     for order in (scopes, scopes[::-1]):
         plan = planned(recorded, scopes=order)
@@ -71,7 +73,7 @@ def test_the_narrower_scope_wins(recorded) -> None:
         assert precision(plan, "conv2d") == "float"
 
 
-def test_scopes_that_contradict_each_other_are_named(recorded) -> None:
+def test_scopes_that_contradict_each_other_are_named(recorded: Any) -> None:
     scopes = [{"path": "head", "precision": "float"}, {"name": "conv2d_2", "precision": "int8"}]
     with pytest.raises(ingot.PlanError, match=r"name conv2d_2 asks for int8, path head asks for float"):
         planned(recorded, scopes=scopes)
@@ -81,17 +83,17 @@ def test_scopes_that_contradict_each_other_are_named(recorded) -> None:
     ("scope", "hint"),
     [({"path": "haed"}, "head"), ({"op": "conv2"}, "conv2d"), ({"type": "Conv2D"}, "Conv2d"), ({"name": "cta"}, "cat")],
 )
-def test_a_scope_that_matches_nothing_gets_the_nearest_name(recorded, scope: dict[str, str], hint: str) -> None:
+def test_a_scope_that_matches_nothing_gets_the_nearest_name(recorded: Any, scope: dict[str, str], hint: str) -> None:
     with pytest.raises(ingot.InputError, match=f"matches nothing.*did you mean '{hint}'"):
         planned(recorded, scopes=[{**scope, "precision": "float"}])
 
 
-def test_what_the_target_cannot_do_is_refused(recorded) -> None:
+def test_what_the_target_cannot_do_is_refused(recorded: Any) -> None:
     with pytest.raises(ingot.PlanError, match=r"cannot run in int16 on xnnpack.*test_recipe\.py:\d+"):
         planned(recorded, scopes=[{"path": "head", "precision": "int16"}])
 
 
-def test_demands_that_cannot_meet_name_both_rules_and_the_path(recorded) -> None:
+def test_demands_that_cannot_meet_name_both_rules_and_the_path(recorded: Any) -> None:
     """The cat only moves numbers: what it reads and what it gives are stored alike."""
     scopes = [{"name": "cat", "inputs": ["snorm8"]}, {"name": "cat", "output": {"dtype": "int8", "scale": 0.5}}]
     with pytest.raises(ingot.PlanError) as e:
@@ -106,12 +108,12 @@ def test_demands_that_cannot_meet_name_both_rules_and_the_path(recorded) -> None
         assert part in text
 
 
-def test_a_type_that_the_op_does_not_run_in(recorded) -> None:
+def test_a_type_that_the_op_does_not_run_in(recorded: Any) -> None:
     with pytest.raises(ingot.PlanError, match="runs in int8, but int16 is requested"):
         planned(recorded, scopes=[{"name": "add", "output": "snorm16"}])
 
 
-def test_a_pin_inside_is_kept_and_runs(recorded) -> None:
+def test_a_pin_inside_is_kept_and_runs(recorded: Any) -> None:
     program, _ = recorded
     plan = planned(recorded, scopes=[{"name": "cat", "output": {"dtype": "int8", "scale": 0.0078125}}])
     assert plan.qparams("cat") == plan.qparams("cat", 0) == QParams("int8", 0.0078125, 0, -128, 127)
@@ -175,20 +177,20 @@ def test_inputs_and_outputs_as_asked() -> None:
         ({"options": {"system": "x"}}, "no option 'system'"),
     ],
 )
-def test_recipes_are_refused_in_words(recorded, recipe: dict, said: str) -> None:
+def test_recipes_are_refused_in_words(recorded: Any, recipe: dict, said: str) -> None:
     with pytest.raises(ingot.InputError, match=said):
         planned(recorded, **recipe)
 
 
 @pytest.mark.parametrize("method", ["minmax", "percentile", "percentile:99.9", "mse", "entropy", "auto"])
-def test_every_range_method_casts(recorded, method: str) -> None:
+def test_every_range_method_casts(recorded: Any, method: str) -> None:
     plan = planned(recorded, range=method)
     assert all(d.qparams for d in plan if d.point == QuantizationPoint("add"))
     if method != "auto":
         assert f"range estimator: {'min-max' if method == 'minmax' else method}" in plan.why("add")
 
 
-def test_a_scope_has_its_own_range_method(recorded) -> None:
+def test_a_scope_has_its_own_range_method(recorded: Any) -> None:
     plan = planned(recorded, range="minmax", scopes=[{"name": "add", "range": "percentile:90"}])
     assert "range estimator: percentile:90" in plan.why("add")
     assert plan.qparams("add").scale < planned(recorded, range="minmax").qparams("add").scale
@@ -208,20 +210,21 @@ conv2d_2 = "float"
 """
 
 
-def test_one_toml_is_one_plan(recorded, tmp_path: Path) -> None:
+def test_one_toml_is_one_plan(recorded: Any, tmp_path: Path) -> None:
     file = tmp_path / "r.toml"
     file.write_text(TOML)
-    again = ingot.plan(*recorded, "xnnpack", recipe=file)
+    program, ranges = recorded
+    again = ingot.plan(program, ranges, "xnnpack", recipe=file)
     same = Recipe(
         range="percentile:99.99",
         min_sqnr_db=15.0,
-        inputs=["snorm8"],
-        scopes=[Scope(path="head", precision="float")],
-        outputs={"conv2d_2": "float"},
+        inputs=["snorm8"],  # type: ignore[arg-type]
+        scopes=[Scope(path="head", precision="float")],  # type: ignore[arg-type]
+        outputs={"conv2d_2": "float"},  # type: ignore[arg-type]
     )
     assert recipe_from(file) == same
     assert hash(same) == hash(recipe_from(file))
-    assert ingot.plan(*recorded, "xnnpack", recipe=same).to_json() == again.to_json()
+    assert ingot.plan(program, ranges, "xnnpack", recipe=same).to_json() == again.to_json()
     assert recipe_from({"inputs": [Spec("int8", 0.5)]}).inputs[0][1].scale == 0.5
 
 
@@ -241,7 +244,7 @@ def test_the_shell_prints_the_plan_of_a_recipe(tmp_path: Path, capsys: pytest.Ca
     assert precision(Plan.from_json(printed[0]), "conv2d_2") == "float"
 
 
-def test_an_edited_plan_is_replayed(recorded) -> None:
+def test_an_edited_plan_is_replayed(recorded: Any) -> None:
     program, _ = recorded
     plan = planned(recorded)
     data = json.loads(plan.to_json())
@@ -256,8 +259,8 @@ def test_an_edited_plan_is_replayed(recorded) -> None:
     assert ingot.verify(casting, BATCHES).passed
 
 
-def edited(plan: Plan, point: QuantizationPoint, **changes) -> Plan:
-    def change(d):
+def edited(plan: Plan, point: QuantizationPoint, **changes: Any) -> Plan:
+    def change(d: Any) -> Any:
         return dataclasses.replace(d, qparams=dataclasses.replace(d.qparams, **changes)) if d.point == point else d
 
     return dataclasses.replace(plan, decisions=tuple(map(change, plan)))
@@ -272,12 +275,12 @@ def edited(plan: Plan, point: QuantizationPoint, **changes) -> Plan:
         (QuantizationPoint("add"), {"dtype": "int16"}, "xnnpack needs int8 there"),
     ],
 )
-def test_an_edit_that_cannot_be_is_refused(recorded, point: QuantizationPoint, changes: dict, said: str) -> None:
+def test_an_edit_that_cannot_be_is_refused(recorded: Any, point: QuantizationPoint, changes: dict, said: str) -> None:
     with pytest.raises(ingot.PlanError, match=said):
         ingot.lower(recorded[0], edited(planned(recorded), point, **changes))
 
 
-def test_a_point_that_does_not_exist_is_refused(recorded) -> None:
+def test_a_point_that_does_not_exist_is_refused(recorded: Any) -> None:
     plan = planned(recorded)
     strange = dataclasses.replace(plan.decisions[-1], point=QuantizationPoint("conv2d_22"))
     with pytest.raises(ingot.PlanError, match=r"does not have.*conv2d_2"):
@@ -287,7 +290,9 @@ def test_a_point_that_does_not_exist_is_refused(recorded) -> None:
 class Attention(nn.Module):
     """One head, with a mask written as people write it."""
 
-    def __init__(self, mask: Tensor, how: str):
+    mask: Tensor
+
+    def __init__(self, mask: Tensor, how: str) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.qkv, self.out, self.how = nn.Linear(16, 48), nn.Linear(16, 16), how
@@ -348,7 +353,7 @@ def test_an_op_never_seen_that_only_moves_is_a_mover() -> None:
     assert "swirl" in plan.why("swirl")
 
 
-def test_one_record_serves_every_precision(recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_record_serves_every_precision(recorded: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planning records nothing: neither anew nor more."""
     program, ranges = recorded
     monkeypatch.setattr("ingot.api.record_module", None)
@@ -372,28 +377,28 @@ def test_one_record_serves_every_precision(recorded, monkeypatch: pytest.MonkeyP
         ({"name": "conv2d_2", "inputs": [None, "snorm8"]}, "that operand is not an activation"),
     ],
 )
-def test_a_pin_that_cannot_take_effect_is_refused(recorded, scope: dict, said: str) -> None:
+def test_a_pin_that_cannot_take_effect_is_refused(recorded: Any, scope: dict, said: str) -> None:
     with pytest.raises(ingot.PlanError, match=said):
         planned(recorded, scopes=[scope])
 
 
-def test_a_pin_between_two_ops_keeps_them_apart(recorded) -> None:
+def test_a_pin_between_two_ops_keeps_them_apart(recorded: Any) -> None:
     plan = planned(recorded, scopes=[{"name": "conv2d", "output": {"dtype": "int8", "scale": 0.05}}])
     assert plan.qparams("conv2d") == QParams("int8", 0.05, 0, -128, 127)
 
 
-def test_the_narrower_pin_wins(recorded) -> None:
+def test_the_narrower_pin_wins(recorded: Any) -> None:
     scopes = [{"op": "conv2d", "output": "int8"}, {"name": "conv2d_2", "output": "snorm8"}]
     for order in (scopes, scopes[::-1]):
         assert planned(recorded, scopes=order).qparams("conv2d_2").qmin == -127
 
 
-def test_scopes_that_agree_are_no_contradiction(recorded) -> None:
+def test_scopes_that_agree_are_no_contradiction(recorded: Any) -> None:
     scopes = [{"op": "add", "precision": "int8", "range": "minmax"}, {"name": "add", "precision": "int8"}]
     assert planned(recorded, scopes=scopes).qparams("add")
 
 
-def test_a_given_scale_that_clips_is_said_and_predicted(recorded) -> None:
+def test_a_given_scale_that_clips_is_said_and_predicted(recorded: Any) -> None:
     narrow = {"dtype": "int8", "scale": 0.001}
     plan = planned(recorded, inputs=[narrow])
     assert any("values are clipped" in n for n in plan.notes)
@@ -403,7 +408,7 @@ def test_a_given_scale_that_clips_is_said_and_predicted(recorded) -> None:
 
 
 @pytest.mark.parametrize("spec", ["unorm8", "int16", {"dtype": "int8", "qmin": -100, "qmax": 100}])
-def test_other_types_at_the_boundary(spec) -> None:
+def test_other_types_at_the_boundary(spec: Any) -> None:
     batches = [(b.abs(),) for (b,) in BATCHES]
     recipe = {"inputs": [spec]}
     casting = ingot.cast(Net().eval(), batches[0], target="xnnpack", calibration=batches, recipe=recipe)
@@ -422,7 +427,7 @@ def test_other_types_at_the_boundary(spec) -> None:
         {"inputs": [{"dtype": "int8", "scale": float("inf")}]},
     ],
 )
-def test_wrong_types_are_refused_in_words(recorded, recipe: dict) -> None:
+def test_wrong_types_are_refused_in_words(recorded: Any, recipe: dict) -> None:
     with pytest.raises(ingot.InputError):
         planned(recorded, **recipe)
 
@@ -436,12 +441,12 @@ def test_wrong_types_are_refused_in_words(recorded, recipe: dict) -> None:
         (QuantizationPoint("add"), {"axis": 0, "scale": (0.1,), "zero_point": (0,)}),
     ],
 )
-def test_more_edits_that_cannot_be(recorded, point: QuantizationPoint, changes: dict) -> None:
+def test_more_edits_that_cannot_be(recorded: Any, point: QuantizationPoint, changes: dict) -> None:
     with pytest.raises(ingot.PlanError, match="cannot be quantized as"):
         ingot.lower(recorded[0], edited(planned(recorded), point, **changes))
 
 
-def test_biases_follow_an_edit(recorded) -> None:
+def test_biases_follow_an_edit(recorded: Any) -> None:
     program, _ = recorded
     plan = edited(planned(recorded), QuantizationPoint("conv2d", 0), scale=0.05)
     casting = ingot.lower(program, plan)

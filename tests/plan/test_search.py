@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -10,10 +11,10 @@ import torch
 import ingot
 from ingot.plan.search import CANDIDATE_ESTIMATORS, best_plan
 from ingot.plan.simulated_quantization import Simulation
-from tests.plan.shifted_net import recorded
+from tests.support.shifted_net import recorded
 
 
-def test_the_clearly_better_plan_is_taken_and_a_tie_goes_to_the_first():
+def test_the_clearly_better_plan_is_taken_and_a_tie_goes_to_the_first() -> None:
     program, ranges, _ = recorded()
     good = ingot.plan(program, ranges, "xnnpack", recipe={"range": "minmax", "correct_biases": False})
     coarse = replace(good, decisions=tuple(map(_coarse, good.decisions)))
@@ -25,12 +26,12 @@ def test_the_clearly_better_plan_is_taken_and_a_tie_goes_to_the_first():
     assert "range estimator: first;" in tie.notes[-1]
 
 
-def _coarse(d):
+def _coarse(d: Any) -> Any:
     per_tensor = d.qparams is not None and d.qparams.axis is None and d.qparams.dtype == "int8"
     return replace(d, qparams=replace(d.qparams, scale=d.qparams.scale * 64)) if per_tensor else d
 
 
-def test_the_simulation_computes_what_the_quantized_graph_does():
+def test_the_simulation_computes_what_the_quantized_graph_does() -> None:
     program, ranges, batches = recorded()
     plan = ingot.plan(program, ranges, "xnnpack", recipe={"correct_biases": False})
     casting = ingot.lower(program, plan)
@@ -43,7 +44,7 @@ def test_the_simulation_computes_what_the_quantized_graph_does():
         torch.testing.assert_close(got, torch.utils._pytree.tree_leaves(want)[0], atol=1e-5, rtol=1e-5)
 
 
-def test_every_estimator_of_the_search_can_be_requested():
+def test_every_estimator_of_the_search_can_be_requested() -> None:
     program, ranges, _ = recorded()
     for estimator in CANDIDATE_ESTIMATORS:
         assert ingot.plan(program, ranges, "xnnpack", recipe={"range": estimator}).decisions

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
@@ -51,16 +53,20 @@ def cost(assignment: tuple[int, ...], unary: list[list[float]], edges: list[tupl
     return own + sum(c[2 * assignment[a] + assignment[b]] for a, b, c in edges)
 
 
+def _entry(table: dict[tuple[str, str], float], x: str, y: str) -> float:
+    return table[x, y]
+
+
 @settings(max_examples=300, deadline=None)
 @given(energies())
-def test_the_cut_is_the_best_of_all_assignments(drawn) -> None:
+def test_the_cut_is_the_best_of_all_assignments(drawn: Any) -> None:
     nodes, unary, edges = drawn
     energy, pair = PairwiseEnergy(), ("int8", "float")
     for node, c in zip(nodes, unary, strict=True):
         energy.add_node(node, dict(zip(pair, c, strict=True)), pair)
     for a, b, c in edges:
         table = {(x, y): c[2 * i + j] for i, x in enumerate(pair) for j, y in enumerate(pair)}
-        energy.add_edge(nodes[a], nodes[b], pair, pair, lambda x, y, t=table: t[x, y])
+        energy.add_edge(nodes[a], nodes[b], pair, pair, partial(_entry, table))
     found = minimize(energy)
     assignment = tuple(pair.index(found[n]) for n in nodes)
     best = min(cost(a, unary, edges) for a in itertools.product((0, 1), repeat=len(nodes)))
@@ -109,7 +115,7 @@ class Two(nn.Module):
 @pytest.mark.slow
 def test_noise_is_predicted() -> None:
     """The predicted SQNR against the measured one, on a net with cats and a residual."""
-    from tests.quantize.test_qat import digits, fitted
+    from tests.support.digits import digits, fitted
 
     x, y = digits()
     batches = [(x[i : i + 8],) for i in range(0, 128, 8)]
@@ -225,7 +231,7 @@ def test_the_path_through_a_scale_group_is_explained() -> None:
         (torch.ops.aten.max_pool2d.default, ([2, 2],), False),
     ],
 )
-def test_pointwise_ops_are_found_by_experiment(op, args, pointwise: bool) -> None:
+def test_pointwise_ops_are_found_by_experiment(op: Any, args: Any, pointwise: bool) -> None:
     graph = Graph()
     found = pointwise_function(graph.call_function(op, (graph.placeholder("x"), *args)))
     assert (found is not None) == pointwise
@@ -269,7 +275,8 @@ def test_weight_scales_give_multipliers_of_few_bits() -> None:
     weight = weight_qparams(torch.randn(64, 8, generator=torch.Generator().manual_seed(0)), WEIGHT, 0)
     x, out = qparams_for(-1.3, 2.1, INT16), qparams_for(-7.7, 5.2, INT16)
     aligned = with_multiplier_bits(weight, x, out, 15)
-    for before, after in zip(weight.scale, aligned.scale, strict=True):
+    scales: Any = weight.scale, aligned.scale
+    for before, after in zip(*scales, strict=True):
         mantissa = np.frexp(x.scale * after / out.scale)[0] * 2**15
         assert abs(mantissa - round(mantissa)) < 2**-7
         assert before * (1 - 1e-6) <= after <= before * (1 + 2**-14)
@@ -295,6 +302,6 @@ def test_slope_discontinuities_are_found() -> None:
     assert found == {"hardswish": [-3, 3], "silu": [], "exp": [], "relu": [0]}
 
 
-def _function(op: str):
+def _function(op: str) -> Any:
     graph = Graph()
     return pointwise_function(graph.call_function(getattr(torch.ops.aten, op).default, (graph.placeholder("x"),)))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn as nn
-from sklearn.datasets import load_digits
 from torch import Tensor
 
 import ingot
@@ -13,38 +14,7 @@ from ingot.capture.op_semantics import effect_of
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import calls, constant_of
 from ingot.plan.model import Plan
-
-
-class Skip(nn.Module):
-    """Concatenation, data movement and a residual: all that shares a scale."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.first, self.second = nn.Conv2d(1, 6, 3, padding=1), nn.Conv2d(7, 6, 3, padding=1)
-        self.norm, self.head = nn.BatchNorm2d(6), nn.Linear(6 * 16, 10)
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = torch.relu(self.first(x))
-        y = y + torch.relu(self.norm(self.second(torch.cat([y, x * 4], 1))))
-        return self.head(nn.functional.max_pool2d(y, 2).moveaxis(1, -1).flatten(1))
-
-
-def digits() -> tuple[Tensor, Tensor]:
-    x, y = (torch.as_tensor(a) for a in load_digits(return_X_y=True))
-    return (x.float() / 16).view(-1, 1, 8, 8), y
-
-
-def fitted(x: Tensor, y: Tensor) -> nn.Module:
-    torch.manual_seed(0)
-    net = Skip()
-    optimizer = torch.optim.Adam(net.parameters(), lr=1e-2)
-    for i in range(60):
-        pick = torch.arange(i * 64, i * 64 + 64) % 1500
-        loss = nn.functional.cross_entropy(net(x[pick]), y[pick])
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    return net.eval()
+from tests.support.digits import digits, fitted
 
 
 @pytest.fixture(scope="module")
@@ -65,12 +35,12 @@ def trained() -> tuple[ingot.Program, Plan, ingot.Program, Plan, float, float]:
     return program, plan, *training.finish(), sum(losses[:10]), sum(losses[-10:])
 
 
-def test_training_learns(trained) -> None:
+def test_training_learns(trained: Any) -> None:
     *_, first, last = trained
     assert last < 0.8 * first
 
 
-def test_scale_groups_stay_together(trained) -> None:
+def test_scale_groups_stay_together(trained: Any) -> None:
     _, before, _, after, *_ = trained
     read = [d for d in before if d.rule == "same qparams as the producer"]
     assert len(read) > 4
@@ -79,7 +49,7 @@ def test_scale_groups_stay_together(trained) -> None:
     assert before.qparams("add") != after.qparams("add")  # their ranges follow the training data
 
 
-def test_ops_that_move_data_keep_their_qparams(trained) -> None:
+def test_ops_that_move_data_keep_their_qparams(trained: Any) -> None:
     _, _, program, plan, *_ = trained
     moved = [n for n in calls(program.module) if weight_axis(n) is None and plan.qparams(n.name)]
     for node in moved:
@@ -87,7 +57,7 @@ def test_ops_that_move_data_keep_their_qparams(trained) -> None:
             assert plan.qparams(node.name, i) in (plan.qparams(node.name), None)
 
 
-def test_the_trained_program_lowers_and_runs(trained) -> None:
+def test_the_trained_program_lowers_and_runs(trained: Any) -> None:
     program, _, after, plan, *_ = trained
     x, _ = digits()
     casting = ingot.lower(after, plan)

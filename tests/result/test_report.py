@@ -350,7 +350,15 @@ def test_embedded_data_is_nothing_but_data() -> None:
 
 def test_without_a_graph(browser: Browser, facts: dict[str, Any], tmp_path: Path) -> None:
     """A casting without its graphs that was never executed."""
-    bare = {"sqnr_drops": [], "kinds": [], "nodes": [], "weights": [], "recorded": None, "timing": None, "check": None}
+    bare: dict[str, Any] = {
+        "sqnr_drops": [],
+        "kinds": [],
+        "nodes": [],
+        "weights": [],
+        "recorded": None,
+        "timing": None,
+        "check": None,
+    }
     (tmp_path / "bare.html").write_text(page({**facts, **bare}))
     browser.open(tmp_path / "bare.html")
     assert browser.complaints() == []
@@ -432,21 +440,3 @@ def test_compare_as_a_page(browser: Browser, folder: Path, tmp_path: Path, capsy
     assert [(path, text) for path, kind, text in figures(browser) if not same(kind, text, at(data, path))] == []
     assert len(texts(browser, "#plan tbody tr")) == len(data["plan"]) > 5
     assert len(texts(browser, "#error polyline")) == 2
-
-
-def test_the_stock_flow_side_by_side(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The program of the stock flow is executed, its host ops are counted, and both castings are in one table."""
-    from bench import folder
-
-    source = "import torch\nfrom torch import nn\n\ntorch.manual_seed(0)\nnet = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(288, 4)).eval()\n\n\ndef build():\n    return net, (torch.randn(1, 3, 8, 8),)\n\n\ndef batches():\n    return [(torch.randn(1, 3, 8, 8),) for _ in range(8)]\n"
-    (tmp_path / "net.py").write_text(source)
-    model, data = (f"{tmp_path / 'net.py'}:{name}" for name in ("build", "batches"))
-    folder.main(model, data, tmp_path / "stock")
-    assert main(["cast", model, "--target", "xnnpack", "--calibrate", data, "-o", str(tmp_path / "out")]) == 0
-    capsys.readouterr()
-    assert main(["compare", str(tmp_path / "stock"), str(tmp_path / "out"), "--json"]) == 0
-    rows = {r["what"]: r for r in json.loads(capsys.readouterr().out)["rows"]}
-    assert rows["target"]["first"] == "xnnpack, stock"
-    assert rows["delegates"]["first"] >= rows["delegates"]["second"] == 1
-    stock, ours = rows["SQNR of output 0"]["first"], rows["SQNR of output 0"]["second"]
-    assert min(stock, ours) > 20

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,16 +24,15 @@ from ingot.targets.arm import vulkan_tools as vulkan
 from ingot.targets.arm.scenario_runner import execute_scenario, run_vgf, write_vgf_scenario
 from ingot.targets.base import Requirement
 from tests.support.models import images
+from tests.support.requirements import need, need_scenario_runner
 
 SECONDS = 120.0
 Arrays = list[list[np.ndarray]]
 
 
-def need() -> None:
-    targets = {t.name: t.missing for t in ingot.targets()}
-    missing = targets["vgf"] | {r.name: r.install for r in vulkan.REQUIREMENTS if r.found() is None}
-    if missing:
-        pytest.skip(f"running a .vgf needs: {'; '.join(dict.fromkeys(missing.values()))}")
+def need_vgf_runner() -> None:
+    need("vgf")
+    need_scenario_runner()
 
 
 class Two(nn.Module):
@@ -64,7 +64,7 @@ def kinds(seed: int) -> tuple[torch.Tensor, ...]:
 
 
 PAIRS = [(x, x.flip(-1) * 2) for x in images(size=8)]
-CASES = {  # net, batches, recipe, by how much an output may differ: absolute, relative
+CASES: dict[str, tuple[Any, ...]] = {  # net, batches, recipe, by how much an output may differ: absolute, relative
     "int8": (Two, PAIRS, {"inputs": ["int8"] * 2, "outputs": ["int8"] * 2}, (0, 0)),
     "int8 inside": (Two, PAIRS, {}, (0, 0)),
     "int16": (Two, PAIRS, {"inputs": ["int16"] * 2, "outputs": ["int16"] * 2}, (1, 0)),
@@ -75,7 +75,7 @@ CASES = {  # net, batches, recipe, by how much an output may differ: absolute, r
 
 @cache
 def casting(case: str) -> ingot.Casting:
-    need()
+    need_vgf_runner()
     net, batches, more, _ = CASES[case]
     torch.manual_seed(0)
     precision = {"kinds": "float"}.get(case, case.split()[0])
@@ -135,7 +135,7 @@ def assert_same(got: Arrays, expected: Arrays, absolute: float = 0, relative: fl
         assert (a.dtype, a.shape) == (b.dtype, b.shape)
         exact = a.dtype in (np.bool_, np.int32)
         wide = [x.astype(np.float64) for x in (a, b)]
-        np.testing.assert_allclose(*wide, atol=0 if exact else absolute, rtol=0 if exact else relative)
+        np.testing.assert_allclose(wide[0], wide[1], atol=0 if exact else absolute, rtol=0 if exact else relative)
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -153,7 +153,7 @@ class Sampled(nn.Module):
 
 def test_a_shader_between_graphs() -> None:
     """Arm's own flow lowers grid_sample to a shader, right for four channels; the reference model does not run it."""
-    need()
+    need_vgf_runner()
     x, grid = torch.randn(1, 4, 8, 8), torch.rand(1, 8, 8, 2) * 2 - 1
     ((got,),) = run_vgf(stock_vgf(Sampled(), x, grid), [[x.numpy(), grid.numpy()]], 1, SECONDS)
     np.testing.assert_allclose(got, Sampled()(x, grid).numpy(), rtol=1e-5, atol=1e-5)
@@ -254,7 +254,7 @@ def test_a_driver_chosen_that_is_not_there(variable: str, monkeypatch: pytest.Mo
 
 
 def test_a_loader_without_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    need()
+    need_vgf_runner()
     manifest = {"file_format_version": "1.0.0", "ICD": {"library_path": "/nowhere.so", "api_version": "1.3.0"}}
     (tmp_path / "icd.json").write_text(json.dumps(manifest))
     monkeypatch.setenv("VK_DRIVER_FILES", str(tmp_path / "icd.json"))
@@ -266,7 +266,7 @@ def test_a_loader_without_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_layers_that_do_not_load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    need()
+    need_vgf_runner()
     broken = tmp_path / "layer.so"
     broken.write_text("no library")
     stack = vulkan.emulation_layers()

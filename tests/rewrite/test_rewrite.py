@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -26,18 +27,18 @@ aten = torch.ops.aten
 
 
 class Wrap(nn.Module):
-    def __init__(self, forward, *tensors: torch.Tensor) -> None:
+    def __init__(self, forward: Any, *tensors: torch.Tensor) -> None:
         super().__init__()
         self.run = forward
         for i, t in enumerate(tensors):
             self.register_buffer(f"t{i}", t)
         self.n = len(tensors)
 
-    def forward(self, *inputs):
+    def forward(self, *inputs: Any) -> Any:
         return self.run(*inputs, *[getattr(self, f"t{i}") for i in range(self.n)])
 
 
-def scatter(x):
+def scatter(x: Any) -> Any:
     z = torch.zeros(2, 8, 4)
     z[:, 2:5] = x[:, :3]
     z[:, -1:] = x[:, :1] * 2
@@ -87,7 +88,7 @@ CASES = {
 }  # fmt: skip
 
 
-def forms(forward, inputs, tensors):
+def forms(forward: Any, inputs: Any, tensors: Any) -> Any:
     program = ingot.capture(Wrap(forward, *tensors).eval(), inputs)
     return program, rewrite_for(program, find_target("xnnpack"), Recipe())
 
@@ -153,20 +154,20 @@ def test_the_plan_says_where_rules_were_used_and_what_they_saved() -> None:
     program = ingot.capture(Norms(), (X3,))
     plan = ingot.plan(program, ingot.record(program, [(X3,)]), "xnnpack")
     lines = [r for r in plan.rewrites if r.startswith("layer-norm-as-matmul")]
-    assert [line.split(" (")[1].split(":")[0] for line in lines[:2]] == ["test_legalize.py"] * 2
+    assert [line.split(" (")[1].split(":")[0] for line in lines[:2]] == ["test_rewrite.py"] * 2
     assert lines[2] == "layer-norm-as-matmul: 2 fewer host ops, 1 fewer delegate boundary"
 
 
 class WithRule(XnnpackLowering):
-    def __init__(self, rule: Rule):
+    def __init__(self, rule: Rule) -> None:
         self.rule = rule
 
-    def rules(self):
+    def rules(self) -> Any:
         return (self.rule, *super().rules())
 
 
 def test_a_rule_that_increases_fragmentation_is_not_used() -> None:
-    def worse(node):
+    def worse(node: Any) -> Any:
         if node.target is not torch.ops.aten.relu.default:
             return None
         return call(node, torch.ops.aten.atan.default, call(node, torch.ops.aten.tan.default, node.args[0]))
@@ -181,7 +182,7 @@ def test_a_rule_that_increases_fragmentation_is_not_used() -> None:
 
 
 def test_layers_share_one_bias_from_booleans() -> None:
-    def forward(q, m):
+    def forward(q: Any, m: Any) -> Any:
         return F.scaled_dot_product_attention(F.scaled_dot_product_attention(q, q, q, m), q, q, m)
 
     _, legal = forms(forward, (Q, MASK), ())
@@ -194,7 +195,7 @@ def test_layers_share_one_bias_from_booleans() -> None:
 def test_a_shorter_permute_chain_gives_the_same_order(number: int) -> None:
     """And it never has more ops than before."""
     graph, x, want = a_chain(random.Random(number))
-    last = graph.output_node().args[0]
+    last: Any = graph.output_node().args[0]
     before, new = len(graph.nodes), permute_chains._rewrite(last)
     if new is not None:
         last.replace_all_uses_with(new)

@@ -19,7 +19,6 @@ from ingot.errors import ArtefactError
 from ingot.runtime import worker
 from ingot.runtime.worker import run_pte
 
-pytest.importorskip("executorch.runtime", reason="pip install executorch==1.5.1")
 X = torch.linspace(-1, 1, 192).reshape(1, 3, 8, 8)
 
 
@@ -155,6 +154,8 @@ def test_a_hang_names_the_limit_and_the_next_call_works(pte: bytes) -> None:
 
 
 class Sum(nn.Module):
+    total: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("total", torch.zeros(2))

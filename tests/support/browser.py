@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.support.requirements import skip_without
 
 CHROMIUM = next((p for n in ("chromium", "chromium-browser", "google-chrome") if (p := shutil.which(n))), None)
 INSTALL = "apt-get install -y --no-install-recommends chromium"
@@ -30,8 +30,7 @@ FLAGS = (
 
 
 def need_chromium() -> None:
-    if CHROMIUM is None:
-        pytest.skip(f"needs Chromium: {INSTALL}")
+    skip_without("Chromium", [] if CHROMIUM else [INSTALL])
 
 
 class Browser:
@@ -153,7 +152,8 @@ class Browser:
 
 
 READY = {
-    "ready": "document.body && document.body.dataset.ready && (!document.querySelector('canvas') || document.querySelector('canvas').dataset.ready)",
+    "ready": "document.body && document.body.dataset.ready"
+    " && (!document.querySelector('canvas') || document.querySelector('canvas').dataset.ready)",
     "shown": "document.body && document.body.dataset.ready",
 }
 

@@ -1,7 +1,8 @@
 """Random programs as data: a Hypothesis strategy draws them, an nn.Module interprets them.
 
-A program is inputs, steps and outputs, all plain numbers: it can be printed, shrunk, and pasted into a test. While it is
-drawn it is run on an example, so each step fits the shapes it meets, and one that grows or fades gets a factor after it.
+A program is inputs, steps and outputs, all plain numbers: it can be printed, shrunk, and pasted into a test. While a
+program is drawn, it runs on an example: each step fits the shapes of its inputs, and a step whose output grows or
+vanishes is followed by a factor.
 """
 
 from __future__ import annotations
@@ -599,7 +600,7 @@ def shapes() -> st.SearchStrategy[Shape]:
 
 
 def sizes() -> st.SearchStrategy[int]:
-    """Mostly few steps, which are quick and easy to read; at times very many, of which some forty are alive in the end."""
+    """Mostly a few steps, which are easy to read; sometimes very many, about forty of which are live at the end."""
     return st.one_of(st.integers(1, 8), st.integers(2, 20), st.integers(40, 70))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import torch
 import torch.nn as nn
@@ -131,6 +132,9 @@ class IndexArithmetic(nn.Module):
 class Cache(nn.Module):
     """One step of attention over a cache that starts with something in it."""
 
+    keys: torch.Tensor
+    values: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
@@ -257,7 +261,7 @@ def _cache() -> Case:
     return Cache(), [(torch.randn(1, 16), torch.tensor([i % 8])) for i in range(4)]
 
 
-CASES = {
+CASES: dict[str, Callable[[], Case]] = {
     "conv used twice": lambda: (ConvTwice(), list(zip(images(), images(seed=1), strict=True))),
     "linear with bias used twice": lambda: (LinearTwice(), _vectors(4, 16)),
     "head shared over three levels": lambda: _image_case(SharedHead),

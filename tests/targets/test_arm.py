@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -18,47 +19,15 @@ import ingot
 from ingot.plan.model import Decision
 from ingot.verify.check import run_artefact, run_graph
 from ingot.verify.metrics import measure
-from tests.support.models import images
+from tests.support.arm import ARM, BATCHES, Batches, assert_whole, cast, seeded, stored
+from tests.support.requirements import need
 
-ARM = ("vgf", "ethos-u55-128", "ethos-u85-256")
-MISSING = {t.name: "; ".join(t.missing.values()) for t in ingot.targets()}
-HOW = {
-    t.name: "scenario-runner" if t.name == "vgf" and not t.extras else "TOSA reference model" for t in ingot.targets()
-}
-BATCHES = [(x,) for x in images(size=8)]
-SENTENCES = [(torch.randn(1, 6, 8, generator=torch.Generator().manual_seed(i)),) for i in range(4)]
+SENTENCES: Batches = [(torch.randn(1, 6, 8, generator=torch.Generator().manual_seed(i)),) for i in range(4)]
 
 
 @pytest.fixture(params=ARM)
 def target(request: pytest.FixtureRequest) -> str:
     return need(request.param)
-
-
-def need(name: str) -> str:
-    if MISSING[name]:
-        pytest.skip(f"{name} needs: {MISSING[name]}")
-    return name
-
-
-def seeded(model: nn.Module) -> nn.Module:
-    generator = torch.Generator().manual_seed(1)
-    for p in model.parameters():
-        p.data = torch.randn(p.shape, generator=generator) * 0.3
-    return model.eval()
-
-
-def cast(model: nn.Module, target: str, batches: list[tuple[torch.Tensor]] = BATCHES, **more: object) -> ingot.Casting:
-    return ingot.cast(seeded(model), batches[0], target=target, calibration=batches, **more)
-
-
-def assert_whole(casting: ingot.Casting, faithful: float = 60) -> None:
-    assert (len(casting.delegates), casting.host_ops) == (1, ())
-    assert HOW[casting.target] in casting.check.executed_on
-    assert min(o.faithful_db for o in casting.check.outputs) >= faithful
-
-
-def stored(plan: ingot.Plan) -> dict[str, str]:
-    return {d.point.node: d.qparams.dtype if d.qparams else "float" for d in plan if d.point.operand is None}
 
 
 class Net(nn.Module):
@@ -154,7 +123,7 @@ class Counted(list):
 
     times = 0
 
-    def __iter__(self):
+    def __iter__(self) -> Any:
         self.times += 1
         return super().__iter__()
 
@@ -236,7 +205,7 @@ def plan_output(plan: ingot.Plan) -> str:
     return [d.point.node for d in plan if d.point.operand is None and d.qparams][-1]
 
 
-def test_answers_of_the_partitioner_are_cached_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:
+def test_answers_of_the_partitioner_are_cached_in_a_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     from ingot.targets.arm import answer_cache
     from ingot.targets.base import Ability
 
@@ -289,7 +258,9 @@ def test_the_input_of_a_sum_has_the_zero_point_that_is_faster(name: str, zero: i
     program = ingot.capture(seeded(Sums()), (x,))
     plan = ingot.plan(program, ingot.record(program, [(x,), (-x,)]), need(name))
     assert plan.qparams("linear").zero_point == zero
-    cycles = [ingot.lower(program, p).performance[0].cycles for p in (plan, with_zero_point(plan, "linear", other))]
+    plans = plan, with_zero_point(plan, "linear", other)
+    estimates: list[Any] = [ingot.lower(program, p).performance[0] for p in plans]
+    cycles = [e.cycles for e in estimates]
     assert cycles[0] < cycles[1]
 
 

@@ -21,8 +21,8 @@ from ingot.targets.vulkan.interpreter import check_registered
 from ingot.targets.vulkan.target import BACKEND, EXECUTED_ON, VULKAN
 from ingot.verify.check import run_artefact, run_graph, run_quantized
 from ingot.verify.metrics import measure
-from tests.llm.test_llm import LetterTokenizer, tiny_decoder
-from tests.weight_only.test_rotation import outlier_decoder
+from tests.support.decoders import LetterTokenizer, outlier_decoder, tiny_decoder
+from tests.support.vulkan import graphs
 
 
 class Net(nn.Module):
@@ -42,11 +42,6 @@ TOKENS = [(torch.randint(0, 40, (1, 5), generator=torch.Generator().manual_seed(
 
 def cast(model: nn.Module, weights: Any = "4w", **how: Any) -> ingot.Casting:
     return ingot.cast(model.eval(), TOKENS[0], target="vulkan", weights=weights, calibration=TOKENS, **how)
-
-
-def graphs(pte: bytes, method: str = "forward") -> list[VulkanGraph]:
-    file = read_pte(pte, method)
-    return [decode_delegate(p.payload, file.named_data) for p in segments_of(file.program, {BACKEND}) if p.payload]
 
 
 @pytest.mark.parametrize("scheme", ["4w", "8da4w"])
@@ -98,7 +93,7 @@ def test_a_model_that_torchao_quantized(order: str, scheme: str) -> None:
     """Its integers are recovered and kept, whichever came first, the conversion or the quantization."""
     from torchao.quantization import Int8DynamicActivationIntxWeightConfig, IntxWeightOnlyConfig, PerGroup, quantize_
 
-    how = {"weight_dtype": torch.int4}
+    how: dict[str, Any] = {"weight_dtype": torch.int4}  # type: ignore[attr-defined]
     config = (
         IntxWeightOnlyConfig(granularity=PerGroup(32), **how)
         if scheme == "4w"
@@ -123,7 +118,7 @@ def test_a_dtype_fixed_at_quantization_is_refused() -> None:
     from torchao.utils import unwrap_tensor_subclass
 
     model = Net().to(torch.bfloat16)
-    quantize_(model, IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(32)))
+    quantize_(model, IntxWeightOnlyConfig(weight_dtype=torch.int4, granularity=PerGroup(32)))  # type: ignore[attr-defined]
     frozen = unwrap_tensor_subclass(model).to(torch.float32)
     with pytest.raises(ingot.IngotError, match=r"does not run.*before unwrap_tensor_subclass"):
         cast(frozen)
@@ -141,7 +136,9 @@ def test_dynamic_sequence_length() -> None:
 
 
 class Place(nn.Module):
-    """A row of a table, by a position that is read_pte at run time."""
+    """A row of a table, by a position that is read at run time."""
+
+    table: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -149,7 +146,7 @@ class Place(nn.Module):
         self.linear = nn.Linear(64, 64)
 
     def forward(self, x: torch.Tensor, position: torch.Tensor) -> torch.Tensor:
-        at = position[0].item()
+        at: Any = position[0].item()
         torch._check(at >= 0)
         torch._check(at < 16)
         return self.linear(x + self.table.narrow(0, at, 1))
@@ -167,6 +164,10 @@ def test_a_position_read_at_run_time(target: str, scheme: str) -> None:
 
 class Cached(nn.Module):
     """A decoder with a KV cache inside, updated in one of the three usual ways."""
+
+    table: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
 
     def __init__(self, way: str) -> None:
         super().__init__()
@@ -198,7 +199,7 @@ class Cached(nn.Module):
                 kept.narrow(2, self._number(input_pos), 1).copy_(new)
 
     def _number(self, input_pos: torch.Tensor) -> int:
-        at = input_pos[0].item()
+        at: Any = input_pos[0].item()
         torch._check(at >= 0)
         torch._check(at < 16)
         return at
@@ -221,11 +222,14 @@ def test_a_kv_cache_inside_the_program(way: str, scheme: str) -> None:
             assert measure([eager(*step)], [logits]).sqnr_db > 14
             assert torch.equal(logits, second)
     alone = run_artefact(casting.pte, casting.evidence, steps[-1:])[0][0]
-    assert not torch.allclose(alone, made[-1][0], atol=1e-2)  # it does read_pte what came before
+    assert not torch.allclose(alone, made[-1][0], atol=1e-2)  # it does read what came before
 
 
 class Counted(nn.Module):
-    """Two mutable buffers of different types with nonzero initial values; one is read_pte before and after it is written."""
+    """Two mutable buffers of different types with nonzero initial values; one is read before and after it is written."""
+
+    total: torch.Tensor
+    calls: torch.Tensor
 
     def __init__(self) -> None:
         super().__init__()
@@ -258,6 +262,8 @@ def test_mutable_buffers_stay_outside_the_delegate() -> None:
 
 
 class Written(nn.Module):
+    kept: torch.Tensor
+
     def __init__(
         self, write: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None], shape: tuple[int, ...]
     ) -> None:
@@ -304,7 +310,7 @@ def test_index_put_becomes_where(write: Any, many: int) -> None:
 
 def test_a_write_at_a_position_read_at_run_time() -> None:
     def after(kept: torch.Tensor, x: torch.Tensor, at: torch.Tensor) -> None:
-        number = at[0].item()
+        number: Any = at[0].item()
         torch._check(number >= 0)
         torch._check(number < 4)
         kept.narrow(1, number + 1, 3).copy_(x)
@@ -329,7 +335,7 @@ def test_a_slice_with_a_length_read_at_run_time_is_refused() -> None:
             self.linear = nn.Linear(64, 64)
 
         def forward(self, x: torch.Tensor, upto: torch.Tensor) -> torch.Tensor:
-            number = upto[0].item()
+            number: Any = upto[0].item()
             torch._check(number >= 0)
             torch._check(number < 15)
             part = self.linear(x).narrow(1, 0, number + 1)

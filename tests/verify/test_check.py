@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -75,11 +76,12 @@ def test_cast_raises_and_the_error_carries_the_check() -> None:
     strict = {"min_sqnr_db": 90.0}
     with pytest.raises(ingot.MismatchError, match=r"far from the float model.*threshold 90 dB") as caught:
         ingot.cast(Net().eval(), BATCHES[0], target="xnnpack", calibration=BATCHES, recipe=strict)
-    assert not caught.value.check.passed
+    check: Any = caught.value.check
+    assert not check.passed
 
 
 @pytest.mark.parametrize("damage", [lambda p: p[: len(p) // 2], lambda p: b"", lambda p: b"x" * len(p)])
-def test_a_damaged_file_is_an_error_with_a_hint(damage) -> None:
+def test_a_damaged_file_is_an_error_with_a_hint(damage: Any) -> None:
     casting = dataclasses.replace(good()[1], pte=damage(good()[1].pte))
     with pytest.raises(ingot.ArtefactError, match="try:"):
         ingot.verify(casting, BATCHES)

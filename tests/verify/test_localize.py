@@ -4,49 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import ingot
-from ingot.backends import registry
-from ingot.backends.base import Backend, owning
 from ingot.cli import main
 from ingot.plan.model import QuantizationPoint
 from ingot.verify.localize.probe import evenly_spaced
-from tests.backends.test_backends import run as run_sharpen
-from tests.backends.test_backends import takes
-
-IMAGES = [(torch.randn(1, 3, 12, 12, generator=torch.Generator().manual_seed(i)),) for i in range(4)]
-
-
-class Net(nn.Module):
-    """A chain of convolutions with something in the middle, and a branch around it."""
-
-    def __init__(self, middle: Any, depth: int = 3) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.middle = middle
-        self.before = nn.ModuleList(nn.Conv2d(3 if i == 0 else 8, 8, 3, padding=1, bias=False) for i in range(depth))
-        self.after = nn.ModuleList(nn.Conv2d(8, 8, 3, padding=1, bias=False) for _ in range(depth))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for conv in self.before:
-            x = conv(x).relu()
-        x = self.middle(x)
-        for conv in self.after:
-            x = x + conv(x).relu()
-        return x
-
-
-def stretched(x: torch.Tensor) -> torch.Tensor:
-    """XNNPACK derives the scale factor from the sizes; torch uses the given 1.7."""
-    return nn.functional.interpolate(x, scale_factor=1.7, mode="bilinear")
+from tests.support.wrong_kernels import FILE, IMAGES, Net, sharpened, stretched
 
 
 def cast(middle: Any, **options: Any) -> ingot.Casting:
@@ -63,37 +32,13 @@ def test_a_kernel_that_computes_something_else() -> None:
     finding = ingot.localize(casting, IMAGES)
     assert (finding.kind, finding.value, finding.strays) == ("backend", "upsample_bilinear2d", "upsample_bilinear2d")
     assert "disagrees with the quantized graph on the same inputs: SQNR" in finding.verdict
-    assert "test_localize.py" in finding.culprit
+    assert "wrong_kernels.py" in finding.culprit
     assert casting.check.culprit == finding.culprit
     seen = {n: v.artefact_db for n, v in rows(finding).items() if v.artefact_db is not None}
     right = [n for n, db in seen.items() if db > 60]
     assert {"relu_2"} <= set(right)
     assert all(n < "relu_3" or n == "relu" for n in right), "values after the wrong op are wrong"
     assert rows(finding)["conv2d"].stored == "fused"
-
-
-def doubled(payload: bytes, batches: list[list[np.ndarray]], outputs: int) -> list[list[np.ndarray]]:
-    """A delegate that sharpens twice as much as it should."""
-    steps = [
-        [name, [2 * n for n in numbers] if name == "sharpen" else numbers] for name, numbers in json.loads(payload)
-    ]
-    return run_sharpen(json.dumps(steps).encode(), batches, outputs)
-
-
-@pytest.fixture
-def wrong_backend() -> Iterator[str]:
-    register()
-    yield "doubling"
-    registry._registered.clear()
-
-
-def register() -> None:
-    ability = owning("ingot_test_backends::sharpen", precisions=("float", "int8"))
-    registry.register_backend(Backend("doubling", "TestBackend", ability, lambda: takes()("sharpen"), doubled))
-
-
-def sharpened(x: torch.Tensor) -> torch.Tensor:
-    return torch.ops.ingot_test_backends.sharpen(x, 1.5)
 
 
 def test_integers_are_compared_in_steps(wrong_backend: str) -> None:
@@ -116,7 +61,7 @@ def test_a_plan_that_is_too_coarse() -> None:
     )
     finding = ingot.localize(ingot.lower(program, dataclasses.replace(plan, decisions=spoilt)), IMAGES)
     assert (finding.kind, finding.value, finding.strays) == ("rounding", "relu_1", None)
-    assert "too coarse at relu_1 (test_localize.py" in finding.verdict
+    assert "too coarse at relu_1 (wrong_kernels.py" in finding.verdict
     assert 'name = "relu_1", precision = "float"' in finding.verdict
 
 
@@ -139,15 +84,6 @@ def test_values_are_evenly_spaced_over_the_graph() -> None:
     names = [str(i) for i in range(100)]
     assert evenly_spaced(names, 4) == ["24", "49", "74", "99"]
     assert evenly_spaced(names[:3], 4) == ["0", "1", "2"]
-
-
-FILE = """
-import torch
-from tests.verify.test_localize import IMAGES, Net, stretched
-
-def build():
-    return Net({middle}).eval(), IMAGES[0], IMAGES
-"""
 
 
 def test_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

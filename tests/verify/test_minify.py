@@ -15,7 +15,7 @@ from torch import nn
 import ingot
 from ingot.cli import main
 from ingot.verify.minify.ddmin import ddmin
-from tests.verify.test_localize import FILE, IMAGES, Net, sharpened, stretched, wrong_backend  # noqa: F401
+from tests.support.wrong_kernels import FILE, IMAGES, Net, sharpened, stretched
 
 
 def reduce(middle: Any, path: Path, **options: Any) -> ingot.Reduction:
@@ -48,10 +48,10 @@ def test_a_real_failure(middle: Any, error: str, op: str, most: int, tmp_path: P
 
 
 @pytest.mark.slow
-def test_backends_of_ones_own(wrong_backend: str, tmp_path: Path) -> None:  # noqa: F811
+def test_backends_of_ones_own(wrong_backend: str, tmp_path: Path) -> None:
     """The code that registers them is at the top of the file; recipe keys that the failure does not need are removed."""
-    recipe = {"beside": [wrong_backend], "correct_biases": False}
-    setup = "from tests.verify.test_localize import register\n\nregister()"
+    recipe = {"extra_backends": [wrong_backend], "correct_biases": False}
+    setup = "from tests.support.wrong_kernels import register\n\nregister()"
     done = reduce(sharpened, tmp_path / "repro.py", recipe=recipe, setup=setup)
     assert done.reproduces
     assert done.ops == 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from itertools import pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -17,17 +18,17 @@ from ingot.plan.model import QuantizationPoint
 class Model(nn.Module):
     """forward is a function of the module and its inputs; keywords become submodules or buffers."""
 
-    def __init__(self, run, **parts) -> None:
+    def __init__(self, run: Any, **parts: Any) -> None:
         super().__init__()
         self.run = run
         for name, part in parts.items():
             self.register_buffer(name, part) if isinstance(part, torch.Tensor) else self.add_module(name, part)
 
-    def forward(self, *inputs):
+    def forward(self, *inputs: Any) -> Any:
         return self.run(self, *inputs)
 
 
-def cast(model: nn.Module, batches, **options) -> ingot.Casting:
+def cast(model: nn.Module, batches: Any, **options: Any) -> ingot.Casting:
     return ingot.cast(model.eval(), batches[0], target="xnnpack", calibration=batches, **options)
 
 
@@ -35,19 +36,19 @@ def vectors(*shape: int, n: int = 4) -> list[tuple[torch.Tensor, ...]]:
     return [(torch.randn(*shape),) for _ in range(n)]
 
 
-def elman(s, x):
+def elman(s: Any, x: Any) -> Any:
     y = torch.tanh(s.a(x) + s.b(s.h))
     s.h.copy_(y)
     return y * 2
 
 
-def integrator(s, x):
+def integrator(s: Any, x: Any) -> Any:
     s.h.mul_(0.9).add_(s.a(x))
     return s.b(s.h)
 
 
 @pytest.mark.parametrize("run", [elman, integrator])
-def test_state_is_carried_from_step_to_step(run) -> None:
+def test_state_is_carried_from_step_to_step(run: Any) -> None:
     model = Model(run, a=nn.Linear(8, 16), b=nn.Linear(16, 16, bias=False), h=torch.zeros(1, 16))
     check = cast(model, vectors(1, 8, n=6)).check
     assert check.passed
@@ -55,7 +56,7 @@ def test_state_is_carried_from_step_to_step(run) -> None:
 
 
 def test_an_index_that_is_state_is_not_frozen() -> None:
-    def run(s, x):
+    def run(s: Any, x: Any) -> Any:
         y = x[:, s.i]
         s.i.copy_(s.i.roll(1))
         return y
@@ -82,7 +83,7 @@ def test_constant_masks_in_a_softmax(never: float) -> None:
     assert check.outputs[0].sqnr_db > 30
 
 
-def boxes_and_scores(s, x):
+def boxes_and_scores(s: Any, x: Any) -> Any:
     return torch.cat([s.boxes(x) * 640, s.scores(x)], 1)
 
 
@@ -127,7 +128,7 @@ def test_a_pruned_channel_with_a_bias() -> None:
     ],
     ids=["half in", "double out", "through half"],
 )
-def test_casts_between_float_types_stay(run, x: torch.Tensor) -> None:
+def test_casts_between_float_types_stay(run: Any, x: torch.Tensor) -> None:
     program = ingot.capture(Model(run, l=nn.Linear(8, 4)), (x,))
     torch.testing.assert_close(program.module(x)[0], program.reference(x)[0])
 
@@ -142,13 +143,13 @@ def test_batch_norm_over_tokens_is_not_folded_wrongly() -> None:
 
 
 @pytest.mark.parametrize("dim", [torch.export.Dim("b"), torch.export.Dim.AUTO])
-def test_dimensions_without_an_upper_bound(dim) -> None:
+def test_dimensions_without_an_upper_bound(dim: Any) -> None:
     program = ingot.capture(nn.Linear(8, 4), (torch.randn(3, 8),), dynamic_shapes=({0: dim},))
     assert program.flatten((torch.randn(7, 8),))[0].shape == (7, 8)
 
 
 @pytest.mark.parametrize("run", [lambda s, x: (None, s.l(x)), lambda s, x: (3, s.l(x), s.l(x) + 1)])
-def test_returned_nones_and_numbers(run) -> None:
+def test_returned_nones_and_numbers(run: Any) -> None:
     check = cast(Model(run, l=nn.Linear(8, 4)), vectors(2, 8)).check
     assert check.passed
     assert len(check.outputs) >= 1
@@ -166,7 +167,7 @@ def test_a_scalar_head() -> None:
         (lambda s, x: s.l(F.dropout(x, 0.5, training=True)), "draws random numbers"),
     ],
 )
-def test_refused_with_a_reason(run, words: str) -> None:
+def test_refused_with_a_reason(run: Any, words: str) -> None:
     with pytest.raises(ingot.CaptureError, match=words):
         ingot.capture(Model(run, l=nn.Linear(8, 4)), (torch.randn(2, 8),))
 
@@ -197,7 +198,7 @@ def test_ranges_of_another_checkpoint_are_refused() -> None:
 def test_scale_sharing_does_not_accumulate_along_a_chain() -> None:
     """Each pair loses little by a shared scale; one scale for all would cost the first value two bits."""
 
-    def run(s, x):
+    def run(s: Any, x: Any) -> Any:
         y = s.a(x)
         steps = [y * 1.16**i for i in range(12)]
         joined = [torch.cat([p, q], 1) for p, q in pairwise(steps)]

@@ -18,7 +18,7 @@ from ingot.llm.decoder import Decoder
 from ingot.llm.pipeline import decode_batches
 from ingot.rewrite.apply import rewrite_for
 from ingot.targets.registry import find_target
-from ingot.verify.localize.graph_errors import error_along
+from ingot.verify.localize.graph_errors import sqnr_by_value
 from ingot.weight_only.cast_weights import cast_weights
 from ingot.weight_only.hessian import InputStatistics
 from ingot.weight_only.insert_qdq import insert_biases
@@ -29,21 +29,7 @@ from ingot.weight_only.rotation import find_rotation
 from ingot.weight_only.scheme import find_weight_layers, weight_of
 from ingot.weight_only.smoothquant import add_smoothing, find_smoothing
 from ingot.weight_only.weight_transforms import NO_TRANSFORM
-from tests.llm.test_llm import ARCHITECTURES, tiny_decoder
-
-
-def outlier_decoder(architecture: str = "Llama") -> Any:
-    """Norm gains that differ, biases, and one outlier channel, as trained decoders have."""
-    model = tiny_decoder(architecture)
-    torch.manual_seed(1)
-    with torch.no_grad():
-        for name, value in model.named_parameters():
-            if "norm" in name:
-                value.copy_(torch.rand_like(value) * 2 + 0.1)
-            if "bias" in name:
-                value.normal_()
-        model.model.embed_tokens.weight[:, 3] *= 30
-    return model
+from tests.support.decoders import ARCHITECTURES, outlier_decoder
 
 
 def captured(decoder: Decoder, many: int, target: str = "xnnpack") -> GraphModule:
@@ -100,7 +86,7 @@ def test_rotation_reduces_the_noise_of_an_outlier_channel() -> None:
     logits = {rotate: c.check.outputs[0].sqnr_db for rotate, c in made.items()}
     assert logits[True] > logits[False] + 3
     assert len(made[True].delegates) == len(made[False].delegates)
-    errors = error_along(made[True].evidence.program, made[True].evidence.quantized, batches[0])
+    errors = sqnr_by_value(made[True].evidence.program, made[True].evidence.quantized, batches[0])
     rotated = [n for n in made[True].evidence.quantized.graph.nodes if "ingot_was" in n.meta]
     assert len(rotated) > 8
     assert min(errors[n.meta["ingot_was"][0]] for n in rotated) > 8
@@ -243,6 +229,8 @@ def test_the_search_is_linear_in_the_length_of_the_model() -> None:
 
 def test_a_bias_that_is_an_input_prevents_rotation() -> None:
     class Given(Block):
+        square: Any
+
         def forward(self, tokens: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:  # type: ignore[override]
             x = self.table(tokens)
             return self.head(self.norm(x + nn.functional.linear(self.norm(x), self.square.weight, bias)))
@@ -310,7 +298,7 @@ def test_prequantized_weights_are_not_rotated() -> None:
 
 def test_rotation_can_be_disabled() -> None:
     model = Block(nn.Identity(), Norm())
-    how = {"target": "xnnpack", "calibration": [TOKENS]}
+    how: dict[str, Any] = {"target": "xnnpack", "calibration": [TOKENS]}
     plain, asked, usual = (
         ingot.cast(model, TOKENS, weights=w, **how).pte for w in ("8da8w,rotate=no", "8da8w,rotate=yes", "8da8w")
     )

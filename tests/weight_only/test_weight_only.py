@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -91,7 +93,7 @@ def texts(n: int = 6) -> list[tuple[torch.Tensor]]:
     return [(torch.randint(0, 300, (1, 12), generator=torch.Generator().manual_seed(i)),) for i in range(n)]
 
 
-def cast(weights: object, net: nn.Module | None = None, **how: object) -> ingot.Casting:
+def cast(weights: Any, net: nn.Module | None = None, **how: Any) -> ingot.Casting:
     torch.manual_seed(0)
     made = (net or Net()).eval()
     return ingot.cast(made, texts()[0], target="xnnpack", weights=weights, calibration=texts(), **how)
@@ -245,7 +247,7 @@ def test_the_plan_names_scheme_and_groups() -> None:
         (4, "xnnpack", "must be the name of a scheme"),
     ],
 )
-def test_refused(weights: object, target: str, message: str) -> None:
+def test_refused(weights: Any, target: str, message: str) -> None:
     with pytest.raises(ingot.IngotError, match=message):
         ingot.cast(Net().eval(), texts()[0], target=target, weights=weights)
 

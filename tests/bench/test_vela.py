@@ -1,4 +1,4 @@
-"""Vela's estimates as data: those of the lowering, consistent, and errors where they cannot be read."""
+"""bench.vela: Vela's estimates equal those of the lowering and add up; graphs do not mix; errors are explained."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ import pytest
 import torch
 import torch.nn as nn
 
-import ingot
 from bench import vela
 from bench.vela import measure
 from ingot.errors import LowerError, TargetError
-from ingot.targets.arm import performance
 from ingot.targets.arm.performance import Performance
 from ingot.targets.base import Requirement
+from tests.support.requirements import need
 
 U55, U65, U85 = "ethos-u55-128", "ethos-u65-256", "ethos-u85-256"
 FAMILIES = {
@@ -28,7 +27,6 @@ FAMILIES = {
     U65: ("ethos-u65-256", "ethos-u65-512"),
     U85: ("ethos-u85-128", "ethos-u85-256", "ethos-u85-512", "ethos-u85-1024", "ethos-u85-2048"),
 }
-MISSING = {t.name: "; ".join(t.missing.values()) for t in ingot.targets()}
 
 
 class Net(nn.Module):
@@ -64,9 +62,7 @@ class Lowered:
 
 @pytest.fixture(scope="module")
 def lowered(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Lowered]:
-    needs = MISSING[U55]
-    if needs:
-        pytest.skip(f"Vela's estimates need: {needs}")
+    need(U55)
     return cache(lambda model, target: lower(model(), target, tmp_path_factory.mktemp("lowered")))
 
 
@@ -224,26 +220,3 @@ def test_without_vela(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vela, "VELA", Requirement("ethos-u-vela", lambda: None, "pip install ethos-u-vela"))
     with pytest.raises(TargetError, match=r"not installed.*pip install ethos-u-vela"):
         measure(b"", U55)
-
-
-ROW = "Original Operator,NNG Operator,Staging Usage,Op Cycles,NPU,SRAM AC,MAC Count,Name\nAdd,Add,8,4,4,2,0,a, b\n"
-
-
-def test_a_comma_in_a_name() -> None:
-    (row,) = performance.csv_rows(ROW.encode())
-    layer = performance._layer(row, 128, ["sram"])
-    assert (layer.name, layer.access_cycles, layer.limit) == ("a, b", {"sram": 2}, "npu")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("Op Cycles", "Cycles", "column 'Op Cycles' is missing"),
-        ("8,4,4", "8,nan,4", "'nan' in the column 'Op Cycles' is not a number"),
-        ("Add,Add,8,4,4,2,0,a, b\n", "", "the table is empty"),
-        ("4,2,0,a, b", "4", "column 'MAC Count' is missing"),
-    ],
-)
-def test_tables_of_another_form(old: str, new: str, said: str) -> None:
-    with pytest.raises(LowerError, match=said):
-        [performance._layer(row, 128, ["sram"]) for row in performance.csv_rows(ROW.replace(old, new).encode())]
