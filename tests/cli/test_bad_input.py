@@ -67,9 +67,16 @@ def test_wrong_example_inputs(inputs: tuple[Any, ...], why: str) -> None:
     assert why in str(error.why)
 
 
-@pytest.mark.parametrize("inputs", [None, {"x": X}, "x"])
-def test_example_inputs_that_are_no_tuple(inputs: Any) -> None:
-    assert "must be a tuple of tensors" in refusal(example_inputs=inputs).what
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        (None, "no example inputs"),
+        ({"y": X}, "does not run on the example inputs"),
+        ("x", "must be a tuple of tensors"),
+    ],
+)
+def test_example_inputs_that_are_no_tuple(inputs: Any, said: str) -> None:
+    assert said in refusal(example_inputs=inputs).what
 
 
 @pytest.mark.parametrize("inputs", [(X, X), (X[:, :2],), (X.double(),)])
@@ -88,7 +95,7 @@ def test_wrong_example_inputs_of_an_exported_program(inputs: tuple[Any, ...]) ->
         ((X[0],), "must have shape (1, 3, 8, 8), got (3, 8, 8)"),
         ((X.double(),), "must be torch.float32, got torch.float64"),
         ((X.int(),), "must be torch.float32, got torch.int32"),
-        ({"x": X}, "must be a tuple of tensors, not dict"),
+        ({"y": X}, "has no input at [0][0]"),
     ],
 )
 def test_wrong_calibration_batches(batch: Any, what: str) -> None:

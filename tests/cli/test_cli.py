@@ -125,7 +125,7 @@ def test_usage_errors(args: list[str], what: str, capsys: pytest.CaptureFixture[
 
 def test_cast_writes_the_folder(command: list[str], asked: dict[str, Any], tmp_path: Path, capsys: Any) -> None:
     assert main(command) == 0
-    assert {p.name for p in (tmp_path / "out").iterdir()} == {"model.pte", "plan.json", "report.json"}
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {"model.pte", "plan.json", "casting.json", "report.json"}
     assert (tmp_path / "out" / "model.pte").read_bytes() == b"PTE"
     facts = json.loads((tmp_path / "out" / "report.json").read_text())
     assert {"delegates", "host_ops", "io", "check", "timings", "notes"} <= facts.keys()
@@ -138,7 +138,7 @@ def test_cast_writes_the_folder(command: list[str], asked: dict[str, Any], tmp_p
 def test_cast_hands_everything_on(command: list[str], asked: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text("verify_batches = 3")
     assert main([*command, "--on-mismatch", "keep", "--recipe", str(tmp_path / "r.toml"), "--quiet"]) == 0
-    assert (asked["target"], asked["on_mismatch"]) == ("xnnpack", "keep")
+    assert (asked["target"], asked["on_mismatch"]) == (["xnnpack"], "keep")
     assert asked["recipe"].verify_batches == 3
     assert [tuple(b[0].shape) for b in asked["batches"]] == [(1, 3, 8, 8)] * 8
 
@@ -183,7 +183,7 @@ def test_an_earlier_cast_is_replaced_and_foreign_files_stay(
     (out / "model.pte").write_bytes(b"old")
     assert main(command) == 0
     assert (out / "model.pte").read_bytes() == b"PTE"
-    assert {p.name for p in out.iterdir()} == {"model.pte", "plan.json", "report.json", "mine.txt"}
+    assert {p.name for p in out.iterdir()} == {"model.pte", "plan.json", "casting.json", "report.json", "mine.txt"}
     (out / "report.html").write_text("<p>not ours</p>")
     assert main(command) == 0
     assert (out / "report.html").read_text() == "<p>not ours</p>"
@@ -243,7 +243,7 @@ def test_mismatch_tells_the_check_as_valid_json(
 def test_a_kept_mismatch_is_written_and_still_told(
     command: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Any
 ) -> None:
-    monkeypatch.setattr(api, "cast", lambda *a, **k: casting(passed=False))
+    monkeypatch.setattr(api, "cast", lambda *a, **k: {"xnnpack": casting(passed=False)})
     assert main([*command, "--on-mismatch", "keep"]) == 3
     assert "FAILED, the error starts at conv2d" in capsys.readouterr().out
     assert (tmp_path / "out" / "model.pte").is_file()

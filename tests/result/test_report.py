@@ -368,7 +368,13 @@ def test_without_a_graph(browser: Browser, facts: dict[str, Any], tmp_path: Path
 # ---- from what was saved ----
 
 
-PLAIN = ("ingot.errors", "ingot.core.artefact", "ingot.plan.model", "ingot.result.details.model")
+PLAIN = (
+    "ingot.config.validation",
+    "ingot.errors",
+    "ingot.core.artefact",
+    "ingot.plan.model",
+    "ingot.result.details.model",
+)
 IMPORTS = """
 import importlib, pkgutil, sys
 import ingot.result.report as report

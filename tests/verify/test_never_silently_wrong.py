@@ -248,5 +248,5 @@ def test_uninitialized_memory_sets_no_range() -> None:
 
 
 def test_verify_needs_batches() -> None:
-    with pytest.raises(ingot.InputError, match="at least 1"):
+    with pytest.raises(ingot.InputError, match="greater than or equal to 1"):
         ingot.Recipe(verify_batches=0)

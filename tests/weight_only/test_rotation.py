@@ -87,9 +87,9 @@ def test_rotation_reduces_the_noise_of_an_outlier_channel() -> None:
     assert logits[True] > logits[False] + 3
     assert len(made[True].delegates) == len(made[False].delegates)
     errors = sqnr_by_value(made[True].evidence.program, made[True].evidence.quantized, batches[0])
-    rotated = [n for n in made[True].evidence.quantized.graph.nodes if "ingot_was" in n.meta]
+    rotated = [n for n in made[True].evidence.quantized.graph.nodes if "ingot_inverse_transform" in n.meta]
     assert len(rotated) > 8
-    assert min(errors[n.meta["ingot_was"][0]] for n in rotated) > 8
+    assert min(errors[n.meta["ingot_inverse_transform"][0]] for n in rotated) > 8
 
 
 class Block(nn.Module):
