@@ -97,6 +97,4 @@ def test_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert main(["localize", "fine.py:build", "--target", "xnnpack"]) == 0
     said = capsys.readouterr().out
     assert "nothing is wrong" in said
-    assert "SQNR" not in said.splitlines()[0]
-    assert "upsample_bilinear2d" not in said
-    assert "conv2d_4" in said
+    assert "conv2d_4" in said  # every value has its row
