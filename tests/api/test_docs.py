@@ -71,7 +71,7 @@ def one_line_of_a_recipe(cast: list[str], capsys: pytest.CaptureFixture[str]) ->
     assert "2 delegates" in said
     assert "it is planned in float, which EthosUBackend does not run" in said
     assert main(["why", "split/", "erf"]) == 0
-    assert "demanded by the recipe: op erf" in capsys.readouterr().out
+    assert "requested by the recipe: op erf" in capsys.readouterr().out
     assert main([*cast, "whole/", "--recipe", "one-line.toml"]) == 0
     assert "1 delegate, 0 host ops" in capsys.readouterr().out
     assert main(["diff", "split/", "whole/"]) == 0
