@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,6 @@ class Loaded:
     records: Records
     performance: tuple[Any, ...] = ()
     evidence: Evidence | None = None
-    notes: tuple[str, ...] = field(default=())
 
 
 def records_of(casting: Any) -> bytes:
