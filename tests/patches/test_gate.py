@@ -101,6 +101,7 @@ def test_on_an_untested_version_the_file_is_the_same_and_one_warning_says_why(
 
 
 @pytest.mark.usefixtures("_one_debug_handle")
+@pytest.mark.filterwarnings("ignore:Ingot is tested with")  # once a process: this test or another gets it
 def test_the_same_file_with_and_without_speed_patches(
     planned: tuple[ingot.Program, ingot.Plan], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import sys
+import importlib
 
 import pytest
 import torch
@@ -17,7 +17,10 @@ from tests.support.architectures import IMAGES, NETS, SEQUENCES
 from tests.support.models import CASES, case, settled
 from tests.support.requirements import need
 
-EDGE = sys.modules["ingot.lower.edge"]
+# `ingot.lower` and `ingot.capture` are functions too: import the modules by name.
+EDGE = importlib.import_module("ingot.lower.edge")
+EXPORT_QUANTIZED = importlib.import_module("ingot.lower.export_quantized")
+CAPTURE_EXPORT = importlib.import_module("ingot.capture.export")
 
 
 def both_ways(monkeypatch: pytest.MonkeyPatch, program: ingot.Program, plan: ingot.Plan) -> tuple[bytes, bytes]:
@@ -98,7 +101,7 @@ def test_the_same_file_with_integer_weights(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(DebugHandleGeneratorPass, "call", _one_debug_handle)
     fast = ingot.cast(net, (torch.randn(4, 32),), target="xnnpack", weights="8da4w").pte
     monkeypatch.setattr(EDGE, "fast_lowering", contextlib.nullcontext)
-    monkeypatch.setattr("ingot.lower.export_quantized.lift_constants", lambda *_: None)
+    monkeypatch.setattr(EXPORT_QUANTIZED, "lift_constants", lambda *_: None)
     assert ingot.cast(net, (torch.randn(4, 32),), target="xnnpack", weights="8da4w").pte == fast
 
 
@@ -134,4 +137,4 @@ def test_capture_gives_the_graph_that_torch_traces(name: str, monkeypatch: pytes
 
 
 def _trace_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["ingot.capture.export"], "decompose_per_op", lambda *_: None)
+    monkeypatch.setattr(CAPTURE_EXPORT, "decompose_per_op", lambda *_: None)
