@@ -51,7 +51,7 @@ def cast(target: str, folder: Path, flow: str) -> dict[str, Any]:
 def _stock(entry: Entry, target: str) -> Any:
     """With HASTEN its passes do not trace again what is known: the same bytes sooner (tests/test_retracing)."""
     from bench import arm_stock
-    from ingot.patches.contexts import fast_lowering
+    from ingot.patches.speed_contexts import fast_lowering
 
     with fast_lowering() if os.environ.get("HASTEN") else nullcontext():
         return arm_stock.cast(entry, target)
@@ -95,7 +95,7 @@ def _facts(casting: Any) -> dict[str, Any]:
 def check(target: str, folder: Path, flow: str) -> dict[str, Any]:
     """Execute the program, stock's as ours: each delegate's TOSA on the reference model, the rest on the runtime."""
     from bench.artefact import judged
-    from ingot.runtime.segments import run_segmented
+    from ingot.runtime.segmented_run import run_segmented
     from ingot.targets.arm.runner import EXECUTED_ON, REFERENCE
 
     entry = zoo.load(folder / "entry.pt")

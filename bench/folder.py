@@ -17,7 +17,7 @@ from bench import stock
 from bench.entry import Entry
 from ingot.data.calibration import load_calibration
 from ingot.data.models import load_model
-from ingot.plan.model import Plan
+from ingot.plan.plan_data import Plan
 from ingot.result.details.versions import versions_of
 from ingot.result.report.text import json_ready
 from ingot.runtime.worker import run_pte

@@ -1,4 +1,4 @@
-"""Ingot: any PyTorch model, cast into one quantized ExecuTorch delegate; planned, executed, explained."""
+"""Ingot quantizes a PyTorch model for ExecuTorch as one delegate where it can: planned, executed, explained."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from ingot.capture.inputs import Inputs as Inputs
     from ingot.config.recipe import Recipe as Recipe
     from ingot.config.scopes import Scope as Scope
-    from ingot.config.specs import Spec as Spec
+    from ingot.config.tensor_specs import Spec as Spec
     from ingot.core.artefact import Check as Check
     from ingot.core.artefact import Delegate as Delegate
     from ingot.core.artefact import HostOp as HostOp
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
     from ingot.errors import MismatchError as MismatchError
     from ingot.errors import PlanError as PlanError
     from ingot.errors import TargetError as TargetError
-    from ingot.plan.model import Decision as Decision
-    from ingot.plan.model import Plan as Plan
-    from ingot.plan.model import QParams as QParams
-    from ingot.plan.model import QuantizationPoint as QuantizationPoint
+    from ingot.plan.plan_data import Decision as Decision
+    from ingot.plan.plan_data import Plan as Plan
+    from ingot.plan.plan_data import QParams as QParams
+    from ingot.plan.plan_data import QuantizationPoint as QuantizationPoint
     from ingot.quantize.qat import Training as Training
     from ingot.result.casting import Casting as Casting
-    from ingot.result.details.model import Details as Details
+    from ingot.result.details.records import Details as Details
     from ingot.targets.base import Target as Target
     from ingot.targets.registry import Availability as Availability
     from ingot.targets.registry import register_target as register_target
@@ -82,7 +82,7 @@ _PUBLIC = {
     ),
     "ingot.config.recipe": ("Recipe",),
     "ingot.config.scopes": ("Scope",),
-    "ingot.config.specs": ("Spec",),
+    "ingot.config.tensor_specs": ("Spec",),
     "ingot.core.artefact": (
         "Check",
         "Delegate",
@@ -101,7 +101,7 @@ _PUBLIC = {
         "PlanError",
         "TargetError",
     ),
-    "ingot.plan.model": (
+    "ingot.plan.plan_data": (
         "Decision",
         "Plan",
         "QParams",
@@ -109,7 +109,7 @@ _PUBLIC = {
     ),
     "ingot.quantize.qat": ("Training",),
     "ingot.result.casting": ("Casting",),
-    "ingot.result.details.model": ("Details",),
+    "ingot.result.details.records": ("Details",),
     "ingot.targets.base": ("Target",),
     "ingot.targets.registry": (
         "Availability",

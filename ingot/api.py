@@ -19,16 +19,16 @@ from ingot.config.recipe import Recipe, RecipeLike, recipe_from
 from ingot.core.artefact import Check
 from ingot.core.progress import Reporter, Silent, Steps
 from ingot.errors import InputError, PlanError
-from ingot.plan.model import Plan
-from ingot.plan.search import CANDIDATE_ESTIMATORS, best_plan
+from ingot.plan.estimator_search import CANDIDATE_ESTIMATORS, best_plan
+from ingot.plan.plan_data import Plan
 from ingot.plan.simulated_quantization import can_simulate
 from ingot.plan.solve import solve, solve_each, unquantized
 from ingot.plan.validate import validate, with_bias_qparams
 from ingot.quantize.memory_format import channels_last_names, with_channels_last_inputs
 from ingot.quantize.pt2e import quantize
 from ingot.quantize.qat import Training, prepare_qat
-from ingot.result.assemble import check_of, localized, lowered, run_and_compare, verified
 from ingot.result.casting import Casting
+from ingot.result.lower_and_verify import check_of, localized, lowered, run_and_compare, verified
 from ingot.rewrite.apply import rewrite_for
 from ingot.targets.base import Target
 from ingot.targets.registry import Availability, available_targets, find_target

@@ -34,9 +34,9 @@ def test_layers() -> None:
 
 
 BACK_EDGES = {
-    "a room that imports a later one, inside a function": ("core/fx.py", "ingot.plan.model"),
+    "a room that imports a later one, inside a function": ("core/fx.py", "ingot.plan.plan_data"),
     "a planner that knows a backend": ("plan/solve.py", "ingot.targets.xnnpack.target"),
-    "a target that knows the planner": ("targets/xnnpack/kernels.py", "ingot.plan.model"),
+    "a target that knows the planner": ("targets/xnnpack/kernels.py", "ingot.plan.plan_data"),
     "a report that knows torch": ("result/report/text.py", "torch"),
     "verification that casts": ("verify/check.py", "ingot.api"),
 }

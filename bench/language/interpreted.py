@@ -13,7 +13,7 @@ import torch
 
 from bench.language.weights import PROMPT
 from ingot.llm.generation import DecoderSession, DecoderSpec, generate_tokens
-from ingot.runtime.segments import read_pte, segments_of
+from ingot.runtime.segmented_run import read_pte, segments_of
 from ingot.targets.vulkan.graph import decode_delegate
 from ingot.targets.vulkan.interpreter import check_registered, interpret
 from ingot.targets.vulkan.target import BACKEND

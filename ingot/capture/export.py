@@ -1,4 +1,4 @@
-"""From a module (or an exported program) to a `Program`: exported, functional, in normal form, proven equal."""
+"""From a module or an exported program to a `Program`: functional, in canonical form, with compared outputs."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from ingot.capture.op_semantics.weighted_ops import is_random
 from ingot.core.fx import calls, constant_of, is_state, output_nodes, source_of
 from ingot.core.host_memory import evict_pages, gc_paused
 from ingot.errors import CaptureError, InputError, first_sentence
-from ingot.patches.contexts import lazy_codegen, short_provenance
 from ingot.patches.decompose import decompose_per_op
+from ingot.patches.speed_contexts import lazy_codegen, short_provenance
 
 
 @dataclass(frozen=True, eq=False)
 class Program:
-    """A model in the one form that everything after reads. Knows no target."""
+    """A model in canonical form, which all later steps read. Independent of targets."""
 
-    module: GraphModule  # normal form: flat inputs, flat outputs, functional but for the final buffer updates
+    module: GraphModule  # canonical form: flat inputs, flat outputs, functional but for the final buffer updates
     reference: GraphModule  # as exported, before any pass of ours: what "the float model" means
     example_inputs: tuple[torch.Tensor, ...]  # flat
     in_places: tuple[str, ...]  # where each flat input stands in the user's batch
@@ -210,7 +210,7 @@ def _functional(exported: ExportedProgram) -> ExportedProgram:
 
 
 def _decomposed(exported: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
-    """Op by op where that is enough. What hides layers is torch's: it knows which of its parts to keep whole."""
+    """Op by op where that is enough; composite ops by torch, which keeps some of their parts whole."""
     with lazy_codegen():
         alone = None if any(map(composite_ops.must_decompose, table)) else decompose_per_op(exported, table)
     return exported.run_decompositions(table) if alone is None else alone

@@ -1,4 +1,4 @@
-"""The verbs of Ingot for the shell.
+"""The commands of Ingot.
 
 Exit codes: 0 done · 1 a bug in Ingot · 2 the command, the data, the model or the target does not fit ·
 3 the artefact ran and its numbers are wrong · 4 an artefact could not be loaded, run or written · 130 interrupted.

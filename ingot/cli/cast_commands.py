@@ -1,4 +1,4 @@
-"""The verbs that make something: cast, record, plan, lower."""
+"""Commands that write programs, plans and statistics: cast, record, plan, lower."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ingot.config.recipe import recipe_from
 from ingot.core.atomic_file import atomic_write, write_folders
 from ingot.core.progress import Progress
 from ingot.errors import InputError, MismatchError
-from ingot.plan.model import Plan
+from ingot.plan.plan_data import Plan
 from ingot.result.casting import Casting
 from ingot.result.report.facts import facts_of, to_json
 from ingot.result.report.html import page

@@ -9,7 +9,7 @@ from typing import Any
 
 from ingot.core.atomic_file import nearest_folder, writing
 from ingot.errors import IngotError, InputError, nearest
-from ingot.plan.model import Plan
+from ingot.plan.plan_data import Plan
 
 
 def check_folder(output: Path) -> None:

@@ -1,4 +1,4 @@
-"""The verbs that tell: why, diff, targets, schema, demo."""
+"""Commands that print information: why, diff, targets, schema, demo."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ingot.cli.tables import table
 from ingot.config.schema import recipe_schema
 from ingot.core.progress import Progress
 from ingot.errors import InputError
-from ingot.plan.model import Plan
+from ingot.plan.plan_data import Plan
 from ingot.targets.registry import Availability
 
 

@@ -1,4 +1,4 @@
-"""The verbs for language models: a checkpoint in, a folder that generates text out; and text from it."""
+"""Commands for language models: cast a checkpoint, generate text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the shell gets: one answer on stdout, errors on stderr, an exit code that scripts can use."""
+"""Output of a command: one answer on stdout, errors on stderr, an exit code that scripts can use."""
 
 from __future__ import annotations
 

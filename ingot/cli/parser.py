@@ -1,4 +1,4 @@
-"""The command line: verbs and options. Imports no torch, so that --help is quick."""
+"""The command line: commands and options. Imports no torch, so that --help is quick."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs that read what casts saved: one page, or two castings side by side. No model is needed."""
+"""Commands that read saved castings: report, compare. No model is needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The verbs that execute something: verify, localize, run."""
+"""Commands that execute an artefact: verify, localize, run."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from ingot.config.scopes import RangeMethod, Scope
-from ingot.config.specs import Specs
+from ingot.config.tensor_specs import Specs
 from ingot.config.validation import checked, fields_of
 from ingot.errors import InputError
 

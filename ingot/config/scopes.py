@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field
 
-from ingot.config.specs import OneSpec, Specs
+from ingot.config.tensor_specs import OneSpec, Specs
 from ingot.config.validation import checked
 from ingot.errors import InputError, nearest
 

@@ -29,10 +29,10 @@ from ingot.lower.partition_report import (
     host_ops_of,
     tensor_info,
 )
-from ingot.patches.contexts import fast_lowering
-from ingot.patches.gate import untested_versions, warn_if_untested
-from ingot.plan.model import Plan
-from ingot.quantize.io import (
+from ingot.patches.speed_contexts import fast_lowering
+from ingot.patches.version_gate import untested_versions, warn_if_untested
+from ingot.plan.plan_data import Plan
+from ingot.quantize.integer_io import (
     input_qparams,
     is_io_conversion,
     output_qparams,

@@ -11,8 +11,8 @@ from ingot.capture.export import Program, restore_state
 from ingot.core.fx import copy_graph_module, delete_unused_tensors, has_symbols, value_of
 from ingot.lower.constant_lifting import lift_constants
 from ingot.lower.partition_report import mark_values
-from ingot.plan.model import Plan
-from ingot.quantize.io import input_qparams, quantize_inputs
+from ingot.plan.plan_data import Plan
+from ingot.quantize.integer_io import input_qparams, quantize_inputs
 from ingot.quantize.range_clamps import insert_range_clamps
 from ingot.targets.base import Target
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.fx.passes.infra.pass_base import PassResult
 
-from ingot.patches.gate import patched
+from ingot.patches.version_gate import patched
 
 
 def arm_pass_fixes() -> AbstractContextManager[None]:

@@ -12,7 +12,7 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ingot.patches.fake_result_memo import UnkeyableArgument, memo_key
-from ingot.patches.gate import speed_patches_apply
+from ingot.patches.version_gate import speed_patches_apply
 
 _TraceMemo = dict[Any, Graph | None]
 

@@ -1,7 +1,7 @@
 """Replacements for how torch and ExecuTorch trace a program again and again while they lower it.
 
 Each pass of ExecuTorch runs the whole graph on fake tensors and writes a new one. Nearly all of this repeats the pass
-before, or an equal block of the model. `reemit.py` has what happens to one op.
+before, or an equal block of the model. `copy_node.py` has what happens to one op.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch.fx.graph import _PyTreeCodeGen
 from torch.fx.passes.infra.pass_base import PassResult
 from torch.fx.traceback import NodeSource
 
+from ingot.patches.copy_node import memoized_fx
 from ingot.patches.decompose import decompose_in_place
 from ingot.patches.fake_result_memo import ResultMemo, memoized_result
-from ingot.patches.reemit import memoized_fx
 
 _Session = dict[str, Any]
 # What a pass overrides to change ops while it re-traces. A pass that overrides none only refreshes fake tensors.

@@ -32,14 +32,14 @@ _RECOMPILE = Patch(
 
 # fmt: off
 PATCHES: dict[str, tuple[Patch, ...]] = {
-    # contexts.short_provenance
+    # speed_contexts.short_provenance
     "provenance": (
         Patch("torch.fx.traceback:NodeSource", "__init__",
               "retrace:source_without_history", "the history of a node grows with every pass and is copied whole"),
     ),
-    # contexts.lazy_codegen
+    # speed_contexts.lazy_codegen
     "codegen": (_RECOMPILE,),
-    # contexts.fast_lowering
+    # speed_contexts.fast_lowering
     "lowering": (
         _RECOMPILE,
         Patch("torch.export:ExportedProgram", "run_decompositions",
@@ -49,9 +49,9 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
         Patch(_PASS_BASE, "call",
               "retrace:refresh_in_place", "a pass without hooks needs no new graph"),
         Patch(f"{_PASS_BASE}.ExportInterpreter", "run_node",
-              "reemit:run_node_without_repr", "formats every node as text in case of an error"),
+              "copy_node:run_node_without_repr", "formats every node as text in case of an error"),
         Patch(f"{_PASS_BASE}.ExportTracer", "set_metadata",
-              "reemit:fast_set_metadata", "computes tensor metadata that nothing reads"),
+              "copy_node:fast_set_metadata", "computes tensor metadata that nothing reads"),
         Patch("torch._export.pass_base:_ExportPassBaseDeprecatedDoNotUse", "_fx",
               "retrace:torch_memoized_fx", "every pass runs every op on fake tensors again"),
         Patch("torch.fx.experimental.proxy_tensor", "_should_save_eager_input_vals",

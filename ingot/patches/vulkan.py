@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
-from ingot.patches.gate import patched
+from ingot.patches.version_gate import patched
 
 # Under the name of a partitioner: the partition report reads the logs of all partitioners.
 LOGGER = logging.getLogger("executorch.backends.vulkan.partitioner")

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch.fx.passes.infra.pass_base import PassResult
 
-from ingot.patches.gate import patched
+from ingot.patches.version_gate import patched
 
 
 def skip_unmatched_patterns() -> AbstractContextManager[None]:

@@ -1,7 +1,8 @@
 """Bias correction (Nagel et al., Data-Free Quantization, 2019): the mean error of each channel, taken off the bias.
 
 Rounding a weight, or clipping, shifts the mean of a channel. Here the shift is measured on calibration batches instead
-of derived from batch norm statistics.
+of derived from batch norm statistics. simulated_quantization.py measures it, estimator_search.py decides whether to use
+it, quantize/pt2e.py adds it to the bias.
 """
 
 from __future__ import annotations

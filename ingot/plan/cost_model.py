@@ -12,7 +12,7 @@ from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import constant_of, evaluate_fake, is_float
 from ingot.plan.noise_model import elements, size_hint
 from ingot.plan.qparams import weight_qparams
-from ingot.plan.state import SolverState, activation_operands
+from ingot.plan.solver_state import SolverState, activation_operands
 from ingot.plan.value_ranges import width
 from ingot.targets.base import Format
 

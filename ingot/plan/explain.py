@@ -9,9 +9,9 @@ from torch.fx import Node
 from ingot.capture.op_semantics import operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import constant_of, is_float, output_nodes, source_of
-from ingot.plan.model import Decision, QParams, QuantizationPoint
+from ingot.plan.plan_data import Decision, QParams, QuantizationPoint
 from ingot.plan.qparams import bias_qparams, min_weight_scale, weight_qparams, with_multiplier_bits
-from ingot.plan.state import Point, SolverState, activations, value_at
+from ingot.plan.solver_state import Point, SolverState, activations, value_at
 from ingot.plan.value_ranges import ValueRange, hull
 
 MAX_STEPS = 6  # of an explanation that are listed

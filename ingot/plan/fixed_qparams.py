@@ -8,12 +8,12 @@ from torch.fx import Node
 
 from ingot.capture.op_semantics import operands
 from ingot.config.scopes import Scope
-from ingot.config.specs import Spec, Specs
+from ingot.config.tensor_specs import Spec, Specs
 from ingot.core.fx import is_float, output_nodes, source_of
 from ingot.errors import InputError, PlanError, nearest
-from ingot.plan.model import QParams
+from ingot.plan.plan_data import QParams
 from ingot.plan.qparams import qparams_for
-from ingot.plan.state import Point, SolverState, value_at
+from ingot.plan.solver_state import Point, SolverState, value_at
 from ingot.plan.user_constraints import matching_ops
 from ingot.targets.base import Format
 

@@ -14,7 +14,7 @@ from ingot.core.fx import source_of
 from ingot.errors import PlanError
 from ingot.plan.cost_model import weight_noise
 from ingot.plan.noise_model import elements
-from ingot.plan.state import SolverState
+from ingot.plan.solver_state import SolverState
 from ingot.targets.base import Format
 
 ACTIVATIONS = {"int4": "int8"}  # TOSA has int4 weights with int8 activations only

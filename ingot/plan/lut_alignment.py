@@ -14,11 +14,11 @@ import torch
 from torch.fx import Node
 
 from ingot.capture.op_semantics import operands
-from ingot.plan.model import QParams
 from ingot.plan.noise_model import PointwiseFunction
+from ingot.plan.plan_data import QParams
 from ingot.plan.pointwise_consumers import pointwise_function
 from ingot.plan.qparams import qparams_for
-from ingot.plan.state import SolverState
+from ingot.plan.solver_state import SolverState
 from ingot.plan.value_ranges import ValueRange, hull, width
 
 # The largest widening of a range: near a pole none would do, nor for discontinuities next to zero.

@@ -15,7 +15,7 @@ from ingot.calibrate.statistics import Ranges, Stats
 from ingot.capture.op_semantics import Effect, operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import constant_of, value_name, value_of
-from ingot.plan.model import QParams
+from ingot.plan.plan_data import QParams
 from ingot.plan.value_ranges import ValueRange
 
 Distribution = tuple[np.ndarray, np.ndarray]  # values and their probabilities

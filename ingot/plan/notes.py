@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.plan.precision import NOISE_EPSILON
-from ingot.plan.state import SolverState, value_at
+from ingot.plan.solver_state import SolverState, value_at
 
 
 def notes_of(state: SolverState) -> Iterator[str]:

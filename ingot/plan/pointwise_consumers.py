@@ -13,7 +13,7 @@ from torch.fx import Node
 from ingot.capture.op_semantics import Kind, operands
 from ingot.capture.op_semantics.weighted_ops import is_random
 from ingot.plan.noise_model import Distribution, ErrorTerm, PointwiseFunction, mixture
-from ingot.plan.state import Point, SolverState, value_at
+from ingot.plan.solver_state import Point, SolverState, value_at
 
 RELATIVE_TOLERANCE = 1e-9  # vector and scalar code of one function may round differently
 

@@ -3,6 +3,8 @@
 The logarithm is concave, so its tangent at the current noise bounds it from above (majorize-minimize). Each round
 minimises that bound exactly, by one minimum cut between two precisions. With int8, int16 and float the first cuts
 choose between integers and float, the next ones between int8 and int16.
+
+Which precisions an op may run in is in constraints.py; what a recipe demands, in user_constraints.py.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from torch.fx import Node
 from ingot.plan.cost_model import OpCosts
 from ingot.plan.mincut import PairwiseEnergy, minimize
 from ingot.plan.noise_model import quantization_errors
-from ingot.plan.state import SolverState
+from ingot.plan.solver_state import SolverState
 
 MAX_ROUNDS = 6
 NOISE_EPSILON = 1e-12  # noise-to-signal ratio of -120 dB: counts as no noise
@@ -40,7 +42,7 @@ def assign_precisions(state: SolverState) -> None:
 def _improve(state: SolverState, costs: OpCosts, pair: tuple[str, str], baseline_time: float) -> None:
     """Minimum cuts between two precisions until nothing changes."""
     by_target = state.recipe.noise_vs_latency is None and pair[1] != "float"
-    share_of_time = state.target.cost.wider_integers if by_target else state.noise_vs_latency
+    share_of_time = state.target.cost.int16_time_budget if by_target else state.noise_vs_latency
     weight = share_of_time / math.log(2) * baseline_time
     for _ in range(MAX_ROUNDS):
         noise_price = weight / (_total_noise(state, costs) + NOISE_FLOOR)  # slope of the tangent

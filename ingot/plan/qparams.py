@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from ingot.plan.model import QParams
+from ingot.plan.plan_data import QParams
 from ingot.targets.base import Format
 
 # Any scale represents an all-zero tensor. This one keeps the bias scale (input scale times weight scale) fine enough.

@@ -7,8 +7,8 @@ from functools import partial
 
 import numpy as np
 
-from ingot.plan.model import QParams
 from ingot.plan.noise_model import CLIPPING_WEIGHT, Distribution, quantization_errors
+from ingot.plan.plan_data import QParams
 from ingot.plan.qparams import qparams_for
 from ingot.plan.value_ranges import ValueRange, with_zero
 from ingot.targets.base import Format

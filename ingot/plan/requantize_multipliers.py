@@ -12,7 +12,7 @@ from torch.fx import Node
 from ingot.plan.cost_model import mac_count
 from ingot.plan.noise_model import elements
 from ingot.plan.qparams import round_down_to_bits
-from ingot.plan.state import SolverState, activations
+from ingot.plan.solver_state import SolverState, activations
 
 
 def align_multipliers(state: SolverState) -> None:

@@ -15,7 +15,7 @@ from ingot.core.fx import constant_of
 from ingot.plan.cost_model import BYTES
 from ingot.plan.noise_model import elements
 from ingot.plan.precision import NOISE_EPSILON, NOISE_FLOOR
-from ingot.plan.state import Point, SolverState, activations, value_at
+from ingot.plan.solver_state import Point, SolverState, activations, value_at
 from ingot.plan.value_ranges import ValueRange, hull, width, with_zero
 
 TOLERATED_BITS = 0.5  # resolution that a consumer may lose to save a requantize

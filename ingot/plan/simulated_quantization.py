@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from ingot.capture.op_semantics.weighted_ops import is_random
 from ingot.core.fx import constant_of
 from ingot.plan.bias_correction import ChannelMeans, apply_correction, bias_correction, channel_means, has_bias
-from ingot.plan.model import Plan, QParams
+from ingot.plan.plan_data import Plan, QParams
 
 SampleBatch = tuple[Any, ...]
 

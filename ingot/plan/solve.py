@@ -16,20 +16,20 @@ from ingot.plan.constraints import constraints_of
 from ingot.plan.explain import decisions
 from ingot.plan.fixed_qparams import fix_qparams, refuse_conflicts, refuse_unused
 from ingot.plan.int4_weights import choose_int4_weights
-from ingot.plan.keep_delegated import keep_delegated
+from ingot.plan.integer_only_targets import keep_delegated
 from ingot.plan.lut_alignment import align_luts
-from ingot.plan.model import Decision, Plan, QParams, QuantizationPoint
 from ingot.plan.noise_model import NoiseModel, mixture, weighted_errors
 from ingot.plan.notes import notes_of
+from ingot.plan.plan_data import Decision, Plan, QParams, QuantizationPoint
 from ingot.plan.pointwise_consumers import error_terms
 from ingot.plan.precision import assign_precisions
+from ingot.plan.preferred_zero_points import apply_preferred_zero_points
 from ingot.plan.range_estimators import estimate_qparams
 from ingot.plan.requantize_multipliers import align_multipliers
 from ingot.plan.scale_sharing import rounding_sensitivity, share_scales
-from ingot.plan.state import Point, SolverState, activations, value_at
+from ingot.plan.solver_state import Point, SolverState, activations, value_at
 from ingot.plan.user_constraints import user_constraints_of
 from ingot.plan.value_ranges import hull
-from ingot.plan.zero_points import apply_preferred_zero_points
 from ingot.targets.base import Target
 
 DISABLED = "the recipe disables quantization"

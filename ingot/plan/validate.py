@@ -10,10 +10,10 @@ from torch.fx import GraphModule, Node
 
 from ingot.capture.op_semantics import effect_of, operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
-from ingot.config.specs import LIMITS
+from ingot.config.tensor_specs import LIMITS
 from ingot.core.fx import constant_of, source_of
 from ingot.errors import PlanError, nearest
-from ingot.plan.model import Decision, Plan, QParams
+from ingot.plan.plan_data import Decision, Plan, QParams
 from ingot.plan.qparams import INT32_RANGE, bias_qparams
 from ingot.targets.base import Target
 

@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 from ingot.capture.op_semantics import operands
 from ingot.core.fx import constant_of, is_call, source_of
 from ingot.errors import PlanError
-from ingot.plan.model import Plan, QParams, QuantizationPoint
+from ingot.plan.plan_data import Plan, QParams, QuantizationPoint
 
 
 def audit(converted: GraphModule, module: GraphModule, plan: Plan) -> None:

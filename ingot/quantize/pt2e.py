@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.capture.op_semantics import operands
 from ingot.core.fx import constant_of, copy_graph_module, fresh_name, inherited_meta
-from ingot.plan.model import Decision, Plan, QParams, QuantizationPoint, as_float32
+from ingot.plan.plan_data import Decision, Plan, QParams, QuantizationPoint, as_float32
 from ingot.quantize.audit import audit, qdq_chain
 
 

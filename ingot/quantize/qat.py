@@ -22,7 +22,7 @@ from ingot.capture.op_semantics import effect_of, operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import constant_of, copy_graph_module, get_attribute
 from ingot.errors import PlanError
-from ingot.plan.model import Decision, Plan, QParams, QuantizationPoint
+from ingot.plan.plan_data import Decision, Plan, QParams, QuantizationPoint
 from ingot.plan.qparams import bias_qparams, min_weight_scale, weight_qparams
 from ingot.plan.scale_groups import DisjointSets
 from ingot.quantize.pt2e import plan_quantizer

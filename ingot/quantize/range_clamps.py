@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.capture.op_semantics import Kind, effect_of, operands
 from ingot.core.fx import constant_of, inherited_meta, is_call
-from ingot.plan.model import Plan, QParams
+from ingot.plan.plan_data import Plan, QParams
 
 QDQArgs = tuple[Any, ...]  # of a Q or DQ node: scale, zero point, qmin, qmax, dtype
 

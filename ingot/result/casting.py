@@ -16,10 +16,10 @@ from ingot.core.artefact import Check, Delegate, HostOp, ProgramIO
 from ingot.core.atomic_file import atomic_write, write_folders
 from ingot.errors import ArtefactError
 from ingot.lower.edge import edge_program
-from ingot.plan.model import Plan
+from ingot.plan.plan_data import Plan
 from ingot.quantize.exported import as_exported
 from ingot.result.details.collect import details_of
-from ingot.result.details.model import Details
+from ingot.result.details.records import Details
 from ingot.result.report.facts import facts_of, to_json
 from ingot.result.report.html import page
 from ingot.result.saved import load_folder, saved_files

@@ -19,7 +19,7 @@ from ingot.config.recipe import Recipe, recipe_from
 from ingot.config.validation import parsed_json
 from ingot.core.artefact import Check, Delegate, HostOp, ProgramIO
 from ingot.errors import InputError, first_sentence
-from ingot.plan.model import Plan
+from ingot.plan.plan_data import Plan
 from ingot.quantize.exported import as_exported, from_exported
 from ingot.quantize.memory_format import with_channels_last_inputs
 from ingot.quantize.pt2e import quantize

@@ -16,7 +16,7 @@ import torch
 
 from ingot.core.artefact import TensorInfo
 from ingot.errors import ArtefactError, InputError
-from ingot.quantize.io import quantize_inputs
+from ingot.quantize.integer_io import quantize_inputs
 from ingot.verify.check import run_quantized
 from ingot.verify.metrics import measure
 

@@ -16,7 +16,7 @@ from ingot.config.recipe import Recipe
 from ingot.core.fx import copy_graph_module
 from ingot.core.host_memory import gc_paused
 from ingot.errors import CaptureError, InputError, nearest
-from ingot.patches.contexts import lazy_codegen
+from ingot.patches.speed_contexts import lazy_codegen
 from ingot.rewrite.fragmentation import Fragmentation, fragmentation
 from ingot.rewrite.rule import Rule
 from ingot.targets.base import Target

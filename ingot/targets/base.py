@@ -82,7 +82,7 @@ class CostModel:
     byte: float = 4.0  # one byte of an activation, read or written
     weight_byte: float = 300.0  # one byte of weights in the file: file size counts as well as time
     op: float = 2_000.0  # one kernel call
-    wider_integers: float = 0.05  # fraction of the total time that int16 may cost where it halves the noise
+    int16_time_budget: float = 0.05  # fraction of the total time that int16 may cost where it halves the noise
     boundary: float = 500_000.0  # one delegate boundary: to the host and back
 
 
@@ -111,7 +111,7 @@ class Kernels(Protocol):
         """In which precisions the delegate runs the op. Ask the backend's own partitioner: a second list drifts."""
         ...
 
-    def fuses(self, producer: Node, activation: Node) -> bool:
+    def fuses(self, producer: Node, consumer: Node) -> bool:
         """Both run as one kernel with one output scale: nothing is quantized between them."""
         return False
 
@@ -231,7 +231,7 @@ class Runner(Protocol):
         fresh: bool = True,
         extra: Mapping[str, Executor] | None = None,
     ) -> list[list[torch.Tensor]]:
-        """The outputs of each batch. `ingot.runtime.segments.execute` does this for a backend with an `Executor`.
+        """The outputs of each batch. `ingot.runtime.segmented_run.execute` does this for a backend with an `Executor`.
 
         `files`: what `Lowering.finish` returned. `timeout`: seconds for one batch. `fresh`: mutable buffers are reset
         before each batch. `extra`: executors of other backends in the program, by backend id.

@@ -75,8 +75,8 @@ class _ComposedKernels(Kernels):
     def ability(self, node: Node) -> Ability:
         return self.owners.ability(node) or self.main.ability(node)
 
-    def fuses(self, producer: Node, activation: Node) -> bool:
-        return not (self.owners.own(producer) or self.owners.own(activation)) and self.main.fuses(producer, activation)
+    def fuses(self, producer: Node, consumer: Node) -> bool:
+        return not (self.owners.own(producer) or self.owners.own(consumer)) and self.main.fuses(producer, consumer)
 
     def requantizes(self, node: Node) -> bool:
         # An owned op computes in float between its Q/DQ, so its input and its output have separate scales.

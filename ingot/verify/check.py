@@ -14,9 +14,9 @@ from ingot.calibrate.statistics import Ranges
 from ingot.capture.export import Program, restore_state
 from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check, Delegate, HostOp, OutputCheck, ProgramIO
-from ingot.core.batched import has_mutating_op, run_batched
+from ingot.core.run_batched import has_mutating_op, run_batched
 from ingot.errors import InputError
-from ingot.quantize.io import dequantize_outputs, quantize_inputs
+from ingot.quantize.integer_io import dequantize_outputs, quantize_inputs
 from ingot.targets.base import Target
 from ingot.verify.localize.graph_errors import describe_largest_drop
 from ingot.verify.metrics import Comparison, measure

@@ -13,8 +13,8 @@ from ingot.config.recipe import recipe_from
 from ingot.core.host_memory import trim_heap
 from ingot.core.progress import Silent, Steps
 from ingot.plan.solve import unquantized
-from ingot.result.assemble import lowered, verified
 from ingot.result.casting import Casting
+from ingot.result.lower_and_verify import lowered, verified
 from ingot.rewrite.apply import rewrite_for
 from ingot.targets.registry import find_target
 from ingot.verify.check import Evidence

@@ -10,7 +10,7 @@ from torch.fx import GraphModule
 
 from ingot.core.fx import copy_graph_module, mark_transformed
 from ingot.errors import PlanError
-from ingot.plan.model import Decision, Plan, QuantizationPoint
+from ingot.plan.plan_data import Decision, Plan, QuantizationPoint
 from ingot.weight_only.bit_allocation import allocate_bits, int4_linears
 from ingot.weight_only.hessian import HessianRecorder, InputStatistics, record_program_inputs, statistics_by_layer
 from ingot.weight_only.insert_qdq import insert_biases, insert_weights

@@ -61,7 +61,7 @@ def test_all_errors_are_ingots() -> None:
 
 
 def test_a_verb_survives_the_import_of_its_package() -> None:
-    import ingot.plan.model
+    import ingot.plan.plan_data
     import ingot.targets.base
 
     assert inspect.isfunction(ingot.plan)

@@ -16,7 +16,7 @@ import torch
 import ingot
 from ingot.cli import main
 from ingot.config.recipe import Recipe, recipe_from
-from ingot.config.specs import NAMED
+from ingot.config.tensor_specs import NAMED
 from ingot.targets import registry
 from ingot.targets.base import Target
 from tests.support.requirements import need, need_scenario_runner

@@ -20,7 +20,7 @@ from ingot.capture.op_semantics import Kind, effect_of, operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.config.recipe import Recipe
 from ingot.core.fx import calls, constant_of, is_float
-from ingot.plan.model import Plan, QParams
+from ingot.plan.plan_data import Plan, QParams
 from ingot.quantize.pt2e import quantize
 from ingot.rewrite.apply import rewrite_for
 from ingot.targets.registry import find_target

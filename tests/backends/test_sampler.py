@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from ingot.backends.sampler import host, shader
-from ingot.backends.sampler.job import LAYOUTS, MODES, PADDINGS, SampleJob, TensorSpec
+from ingot.backends.sampler.payload import LAYOUTS, MODES, PADDINGS, SampleJob, TensorSpec
 from ingot.backends.sampler.shader import (
     SampleTask,
     can_be_texture,

@@ -19,7 +19,7 @@ from ingot.cli import demo, main
 from ingot.core.artefact import Check, Delegate, HostOp, OutputCheck, ProgramIO, TensorInfo
 from ingot.core.progress import STEPS, Progress, Silent
 from ingot.errors import ArtefactError, LowerError, MismatchError, TargetError
-from ingot.plan.model import Decision, Plan, QParams, QuantizationPoint
+from ingot.plan.plan_data import Decision, Plan, QParams, QuantizationPoint
 from ingot.result.casting import Casting
 from tests.support.castings import lowered
 from tests.support.environment import on_a_full_disk, without

@@ -17,8 +17,8 @@ from ingot.calibrate.statistics import Ranges
 from ingot.cli import main
 from ingot.config.recipe import Recipe, recipe_from
 from ingot.config.scopes import Scope
-from ingot.config.specs import Spec
-from ingot.plan.model import Plan, QParams, QuantizationPoint
+from ingot.config.tensor_specs import Spec
+from ingot.plan.plan_data import Plan, QParams, QuantizationPoint
 
 
 class Net(nn.Module):

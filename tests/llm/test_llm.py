@@ -18,7 +18,7 @@ from ingot.llm.decoder import Decoder
 from ingot.llm.generation import DecoderSession, DecoderSpec, generate_tokens, open_session
 from ingot.llm.pipeline import SAMPLE_NOTE, cast_decoder, decode_batches
 from ingot.llm.sample_text import SAMPLE_TEXTS
-from ingot.runtime.segments import read_pte
+from ingot.runtime.segmented_run import read_pte
 from ingot.weight_only.hessian import record_linear_inputs
 from tests.support.decoders import ARCHITECTURES, LetterTokenizer, tiny_decoder, transformers
 from tests.support.eager_decoder import QuantizedGraphSession

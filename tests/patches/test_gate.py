@@ -13,8 +13,8 @@ from torch.fx.passes.infra.pass_base import PassResult
 
 import ingot
 from ingot.core.versions import TESTED
-from ingot.patches import gate
-from ingot.patches.contexts import fast_lowering
+from ingot.patches import version_gate as gate
+from ingot.patches.speed_contexts import fast_lowering
 from ingot.patches.table import PATCHES, SPEED
 
 BATCHES = [(torch.linspace(-1, 1, 192).reshape(1, 3, 8, 8) * (i + 1),) for i in range(2)]

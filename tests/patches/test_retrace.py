@@ -12,7 +12,7 @@ from torch.export import Dim
 from torch.fx.passes.infra.pass_base import PassResult
 
 import ingot
-from ingot.patches.contexts import fast_lowering
+from ingot.patches.speed_contexts import fast_lowering
 from tests.support.architectures import IMAGES, NETS, SEQUENCES
 from tests.support.models import CASES, case, settled
 from tests.support.requirements import need

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import ingot
-from ingot.plan.model import Plan
+from ingot.plan.plan_data import Plan
 from tests.support.shifted_net import recorded
 
 

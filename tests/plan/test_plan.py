@@ -15,7 +15,7 @@ from ingot.capture.op_semantics import Kind, effect_of, operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.config.recipe import Recipe
 from ingot.core.fx import calls, constant_of
-from ingot.plan.model import Plan, QParams, QuantizationPoint
+from ingot.plan.plan_data import Plan, QParams, QuantizationPoint
 from ingot.plan.qparams import qparams_for
 from ingot.quantize.audit import audit
 from ingot.quantize.pt2e import quantize

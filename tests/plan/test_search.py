@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import ingot
-from ingot.plan.search import CANDIDATE_ESTIMATORS, best_plan
+from ingot.plan.estimator_search import CANDIDATE_ESTIMATORS, best_plan
 from ingot.plan.simulated_quantization import Simulation
 from tests.support.shifted_net import recorded
 

@@ -21,13 +21,13 @@ from ingot.calibrate.statistics import Stats
 from ingot.plan.lut_alignment import slope_discontinuities
 from ingot.plan.mask_fills import bulk_range
 from ingot.plan.mincut import PairwiseEnergy, minimize
-from ingot.plan.model import QParams
 from ingot.plan.noise_model import quantization_errors
+from ingot.plan.plan_data import QParams
 from ingot.plan.pointwise_consumers import pointwise_function
+from ingot.plan.preferred_zero_points import with_preferred_zero_point
 from ingot.plan.qparams import qparams_for, round_down_to_bits, weight_qparams, with_multiplier_bits
 from ingot.plan.range_estimators import CLIPPING_ESTIMATORS, estimate_qparams
 from ingot.plan.scale_groups import DisjointSets
-from ingot.plan.zero_points import with_preferred_zero_point
 from ingot.targets.base import Format
 
 INT8 = Format("int8", -128, 127, symmetric=False)

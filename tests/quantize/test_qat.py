@@ -13,7 +13,7 @@ import ingot
 from ingot.capture.op_semantics import effect_of
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import calls, constant_of
-from ingot.plan.model import Plan
+from ingot.plan.plan_data import Plan
 from tests.support.digits import digits, fitted
 
 

@@ -372,8 +372,8 @@ PLAIN = (
     "ingot.config.validation",
     "ingot.errors",
     "ingot.core.artefact",
-    "ingot.plan.model",
-    "ingot.result.details.model",
+    "ingot.plan.plan_data",
+    "ingot.result.details.records",
 )
 IMPORTS = """
 import importlib, pkgutil, sys

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from ingot.llm.generation import DecoderSession, DecoderSpec
-from ingot.runtime.segments import read_pte, run_segmented_file, segments_of
+from ingot.runtime.segmented_run import read_pte, run_segmented_file, segments_of
 from ingot.targets.vulkan.graph import VulkanGraph, decode_delegate
 from ingot.targets.vulkan.interpreter import DelegateInterpreter
 from ingot.targets.vulkan.target import BACKEND

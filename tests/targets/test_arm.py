@@ -16,7 +16,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import ingot
-from ingot.plan.model import Decision
+from ingot.plan.plan_data import Decision
 from ingot.verify.check import run_artefact, run_graph
 from ingot.verify.metrics import measure
 from tests.support.arm import ARM, BATCHES, Batches, assert_whole, cast, seeded, stored

@@ -15,7 +15,7 @@ from ingot.core.fx import calls
 from ingot.llm.checkpoint import Checkpoint
 from ingot.llm.pipeline import cast_decoder
 from ingot.rewrite.apply import rewrite_for
-from ingot.runtime.segments import read_pte, segments_of
+from ingot.runtime.segmented_run import read_pte, segments_of
 from ingot.targets.vulkan.graph import OpCall, VulkanGraph, decode_delegate, torch_dtype
 from ingot.targets.vulkan.interpreter import check_registered
 from ingot.targets.vulkan.target import BACKEND, EXECUTED_ON, VULKAN

@@ -13,8 +13,8 @@ import torch.nn as nn
 import ingot
 from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check, OutputCheck
-from ingot.core.batched import run_batched
-from ingot.plan.model import QuantizationPoint
+from ingot.core.run_batched import run_batched
+from ingot.plan.plan_data import QuantizationPoint
 from ingot.verify.check import disagrees_with_graph
 from ingot.verify.metrics import measure, sqnr
 

@@ -13,8 +13,8 @@ from torch import nn
 
 import ingot
 from ingot.cli import main
-from ingot.plan.model import QuantizationPoint
-from ingot.verify.localize.probe import evenly_spaced
+from ingot.plan.plan_data import QuantizationPoint
+from ingot.verify.localize.observed_values import evenly_spaced
 from tests.support.wrong_kernels import FILE, IMAGES, Net, sharpened, stretched
 
 

@@ -12,7 +12,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 
 import ingot
-from ingot.plan.model import QuantizationPoint
+from ingot.plan.plan_data import QuantizationPoint
 
 
 class Model(nn.Module):

@@ -45,7 +45,7 @@ def _run(payload: bytes, batches: list[list[Any]], outputs: int) -> list[list[An
 
 
 def _shader(payload: bytes) -> Shader:
-    from ingot.backends.sampler.job import SampleJob
+    from ingot.backends.sampler.payload import SampleJob
     from ingot.backends.sampler.shader import can_be_texture, shader_for
 
     job = SampleJob.from_bytes(payload)

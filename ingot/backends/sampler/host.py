@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from ingot.backends.sampler.job import SampleJob, TensorSpec, checked_job
+from ingot.backends.sampler.payload import SampleJob, TensorSpec, checked_job
 
 CUBIC = np.float32(-0.75)  # parameter of torch's bicubic kernel
 # Along one axis: pixel positions, which may be outside the image, and their weights.

@@ -10,7 +10,7 @@ from executorch.exir.backend.backend_details import BackendDetails, PreprocessRe
 from executorch.exir.backend.partitioner import DelegationSpec, Partitioner, PartitionResult
 from torch.fx import Node
 
-from ingot.backends.sampler.job import MODES, PADDINGS, SampleJob, TensorSpec
+from ingot.backends.sampler.payload import MODES, PADDINGS, SampleJob, TensorSpec
 from ingot.quantize.memory_format import layout_of
 
 CLONE = "_clone_dim_order"

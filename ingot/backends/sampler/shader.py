@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ingot.backends.base import Shader
-from ingot.backends.sampler.job import MODES, PADDINGS, TENSORS, SampleJob, TensorSpec, checked_job
+from ingot.backends.sampler.payload import MODES, PADDINGS, TENSORS, SampleJob, TensorSpec, checked_job
 from ingot.errors import ArtefactError
 from ingot.targets.arm.scenario_runner import execute_scenario
 from ingot.targets.arm.vulkan_tools import RUNNING, require_tools

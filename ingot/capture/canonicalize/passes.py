@@ -15,7 +15,7 @@ from ingot.capture.canonicalize.batch_norm import fold_batch_norm
 from ingot.capture.canonicalize.constants import fold_constants, one_constant_per_use
 from ingot.capture.canonicalize.data_movement import canonicalize_movement
 from ingot.capture.canonicalize.identities import remove_identities, views_as_reshapes
-from ingot.core.batched import has_mutating_op, run_batched
+from ingot.core.run_batched import has_mutating_op, run_batched
 from ingot.errors import CaptureError
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 
 import torch
 from torch.fx.node import map_arg
 
 
-class Kind(str, Enum):  # noqa: UP042 (StrEnum is not in Python 3.10)
+class Kind(StrEnum):
     """What an op does to values. All kinds but CREATES and COMPUTES can run on quantized integers unchanged."""
 
     MOVES = "moves"  # output elements are input elements, at positions independent of the values

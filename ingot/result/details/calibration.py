@@ -8,8 +8,8 @@ import numpy as np
 
 from ingot.calibrate.histogram import Stats
 from ingot.calibrate.statistics import Ranges
-from ingot.plan.model import QParams
-from ingot.result.details.model import CalibrationSummary, Distribution
+from ingot.plan.plan_data import QParams
+from ingot.result.details.records import CalibrationSummary, Distribution
 
 BINS = 48
 

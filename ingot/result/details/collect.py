@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from ingot.core.fx import has_symbols, is_float, value_of
 from ingot.result.details.calibration import calibration_summary, stats_of
-from ingot.result.details.model import Details
 from ingot.result.details.nodes import nodes_of
+from ingot.result.details.records import Details
 from ingot.result.details.timing import timing_of
 from ingot.result.details.versions import versions_of
 from ingot.result.details.weights import weights_of

@@ -12,9 +12,9 @@ from ingot.capture.op_semantics import operands
 from ingot.core.artefact import TensorInfo
 from ingot.core.fx import module_path, source_of, value_name
 from ingot.lower.partition_report import tensor_info
-from ingot.plan.model import Plan, QParams
+from ingot.plan.plan_data import Plan, QParams
 from ingot.result.details.calibration import distribution_of
-from ingot.result.details.model import GraphNode, OperandUse
+from ingot.result.details.records import GraphNode, OperandUse
 
 if TYPE_CHECKING:
     from ingot.result.casting import Casting

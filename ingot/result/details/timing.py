@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from ingot.errors import IngotError
-from ingot.quantize.io import quantize_inputs
-from ingot.result.details.model import TimedOp, Timing
+from ingot.quantize.integer_io import quantize_inputs
+from ingot.result.details.records import TimedOp, Timing
 
 if TYPE_CHECKING:
     from ingot.result.casting import Casting

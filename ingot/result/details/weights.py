@@ -9,9 +9,9 @@ from torch.fx import Node
 
 from ingot.capture.op_semantics import operands
 from ingot.core.fx import constant_of, module_path
-from ingot.plan.model import QParams
-from ingot.result.details.model import Weight
+from ingot.plan.plan_data import QParams
 from ingot.result.details.nodes import placement_of
+from ingot.result.details.records import Weight
 
 if TYPE_CHECKING:
     from ingot.result.casting import Casting

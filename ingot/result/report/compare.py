@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
-from ingot.plan.model import Plan
+from ingot.plan.plan_data import Plan
 from ingot.result.report.text import Facts, counted, decibel, status
 
 Side = tuple[str, Facts, Plan]  # name, facts, plan

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ingot.errors import InputError
-from ingot.result.report.derived import derived
+from ingot.result.report.summary_figures import derived
 from ingot.result.report.text import Facts, json_ready, summary_facts
 
 if TYPE_CHECKING:

@@ -12,9 +12,9 @@ from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.targets.arm.quantized_markers import is_quantize
 
 
-def fuses(producer: Node, activation: Node) -> bool:
+def fuses(producer: Node, consumer: Node) -> bool:
     """One kernel, one output scale. Where saturation does not replace the clamp, `resolve_fused_clamps` keeps both."""
-    return weight_axis(producer) is not None and clamp_limits(activation) is not None
+    return weight_axis(producer) is not None and clamp_limits(consumer) is not None
 
 
 def clamp_limits(node: Node) -> tuple[float, float] | None:
@@ -36,7 +36,7 @@ def _clamp_limits(op: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any],
 
 
 def resolve_fused_clamps(graph: Graph) -> None:
-    """quantize(clamp(conv(x))) -> quantize(conv(x)) where int8 saturates at the clamp's limits.
+    """quantize(clamp(conv(x))) -> quantize(conv(x)) where the stored integers saturate at the clamp's limits.
 
     Elsewhere quantize(clamp(dequantize(quantize(conv(x))))). Arm's own pass drops a relu even where zero is not the
     lowest integer, and then nothing clamps.

@@ -23,8 +23,8 @@ class ArmKernels(Kernels):
     def ability(self, node: Node) -> Ability:
         return ability(self.device, node)
 
-    def fuses(self, producer: Node, activation: Node) -> bool:
-        return fuses(producer, activation)
+    def fuses(self, producer: Node, consumer: Node) -> bool:
+        return fuses(producer, consumer)
 
     def is_lut(self, node: Node) -> bool:
         return is_lut_op(node)

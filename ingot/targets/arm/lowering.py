@@ -13,14 +13,11 @@ from typing import Any
 from torch.fx import GraphModule
 
 from ingot.patches.arm import arm_pass_fixes
-from ingot.rewrite import depth_pool
-from ingot.targets.arm.decompositions import ArmDecompositions
 from ingot.targets.arm.device import Device, compile_spec, partitioner_class
 from ingot.targets.arm.fusions import resolve_fused_clamps
-from ingot.targets.arm.gather_rewrite import GatherAsLinear
-from ingot.targets.arm.mask_rewrite import WhereAsMulAdd
 from ingot.targets.arm.quantized_markers import mark_quantized
 from ingot.targets.arm.requirements import check_converter
+from ingot.targets.arm.rules import arm_rules
 from ingot.targets.base import Files, Lowering, RewriteRule, digest, report_host_op
 
 KEPT = (".tosa", ".csv")  # the compiler's input and its estimates
@@ -36,8 +33,7 @@ class ArmLowering(Lowering):
         return _partitioners(self.device)
 
     def rules(self) -> Sequence[RewriteRule]:
-        d = self.device
-        return (depth_pool.RULE, GatherAsLinear(d), ArmDecompositions(d), WhereAsMulAdd(d))
+        return arm_rules(self.device)
 
     def context(self) -> AbstractContextManager[Any]:
         return arm_pass_fixes()
@@ -51,14 +47,14 @@ def _partitioners(device: Device) -> list[Any]:
 
     if device.is_gpu:
         check_converter()
-    return [_marking_class(device)(compile_spec(device))]
+    return [_dumping_partitioner_class(device)(compile_spec(device))]
 
 
 @cache
-def _marking_class(device: Device) -> Any:
+def _dumping_partitioner_class(device: Device) -> Any:
     base = partitioner_class(device)
 
-    class Marking(base):  # type: ignore[misc,valid-type]
+    class DumpingPartitioner(base):  # type: ignore[misc,valid-type]
         """Marks quantized ops, dumps each delegate's TOSA into its own folder, reports refused ops."""
 
         def transform_for_pre_decomposition(self, exported_program: Any) -> Any:
@@ -74,7 +70,7 @@ def _marking_class(device: Device) -> Any:
                 report_host_op(node, reason)
             return result
 
-    return Marking
+    return DumpingPartitioner
 
 
 def _ordered(result: Any, exported_program: Any) -> list[str]:

@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from ingot.core.fx import value_of
 from ingot.errors import first_sentence
-from ingot.patches.contexts import fast_lowering
+from ingot.patches.speed_contexts import fast_lowering
 from ingot.targets.arm.device import FORMATS, Device, compile_spec, partitioner_class
 from ingot.targets.arm.quantized_markers import is_marked_quantized, is_qdq, is_quantize, mark_quantized, op_name
 from ingot.targets.arm.query_graph import QueryGraph, ops_before
@@ -48,12 +48,12 @@ class _Asked(Exception):
 def _marking_partitioner(device: Device) -> Any:
     base = partitioner_class(device)
 
-    class Marking(base):  # type: ignore[misc,valid-type]
+    class MarkingPartitioner(base):  # type: ignore[misc,valid-type]
         def partition(self, exported_program: Any) -> Any:
             mark_quantized(exported_program.graph)
             return super().partition(exported_program)
 
-    return Marking(compile_spec(device))
+    return MarkingPartitioner(compile_spec(device))
 
 
 def _asking_partitioner(device: Device) -> Any:

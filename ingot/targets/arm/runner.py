@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from ingot.errors import ArtefactError
-from ingot.runtime.segments import run_segmented
+from ingot.runtime.segmented_run import run_segmented
 from ingot.targets.arm.device import Device
 from ingot.targets.arm.performance import read_performance
 from ingot.targets.arm.scenario_export import export_scenario

@@ -12,7 +12,7 @@ import numpy as np
 
 from ingot.backends.base import Shader
 from ingot.errors import ArtefactError
-from ingot.runtime.segments import (
+from ingot.runtime.segmented_run import (
     PteSegment,
     constant_value,
     read_pte,

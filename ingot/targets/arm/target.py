@@ -20,7 +20,7 @@ from ingot.targets.base import CostModel, Numerics, Setup, Target
 SIZES = {"u55": (32, 64, 128, 256), "u65": (256, 512), "u85": (128, 256, 512, 1024, 2048)}
 GPU = CostModel({"int8": 1.0, "int16": 2.0, "float": 4.0})
 # int16 doubles an NPU's cycles: chosen where int8 cannot represent a value or a recipe asks, not for less noise.
-NPU = CostModel({"int8": 1.0, "int16": 2.0, "float": 100.0}, wider_integers=0.0)
+NPU = CostModel({"int8": 1.0, "int16": 2.0, "float": 100.0}, int16_time_budget=0.0)
 
 
 def _target(device: Device) -> Target:

@@ -14,7 +14,7 @@ import torch
 
 from ingot.errors import ArtefactError
 from ingot.targets.vulkan.graph import OpCall, VulkanGraph, decode_delegate
-from ingot.targets.vulkan.kernels import KERNELS
+from ingot.targets.vulkan.shader_reference import KERNELS
 
 
 class DelegateInterpreter:

@@ -7,19 +7,15 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-from torch.fx import Node
 
 from ingot.patches.vulkan import vulkan_logging
-from ingot.rewrite import index_put, rms_norm, slice_scatter, where_scalar
-from ingot.runtime.segments import read_pte, run_segmented_file
+from ingot.runtime.segmented_run import read_pte, run_segmented_file
 from ingot.targets.base import (
-    Ability,
     Batch,
     CostModel,
     Executor,
     Files,
     Format,
-    Kernels,
     Lowering,
     Numerics,
     RewriteRule,
@@ -30,21 +26,12 @@ from ingot.targets.base import (
 )
 from ingot.targets.requirements import EXECUTORCH
 from ingot.targets.vulkan.interpreter import DelegateInterpreter
-from ingot.targets.xnnpack.kernels import XnnpackKernels
+from ingot.targets.vulkan.kernels import VulkanKernels
+from ingot.targets.vulkan.rules import RULES
 
 BACKEND = "VulkanBackend"
 EXECUTED_ON = "torch: the serialised Vulkan graph was decoded and interpreted op by op; no shader ran"
 ONLY_INT4 = "only per-group 4-bit weights fuse into its linear; others would be stored as float"
-RULES = tuple(module.RULE for module in (slice_scatter, index_put, rms_norm, where_scalar))
-
-
-class VulkanKernels(Kernels):
-    def ability(self, node: Node) -> Ability:
-        """Float for every op: the partitioner decides while lowering."""
-        return Ability(frozenset({"float"}), "Vulkan's partitioner decides while lowering")
-
-    def weight_axis(self, node: Node) -> int | None:
-        return XnnpackKernels().weight_axis(node)
 
 
 class VulkanLowering(Lowering):

@@ -26,8 +26,8 @@ class XnnpackKernels(Kernels):
     def ability(self, node: Node) -> Ability:
         return _ability(node)
 
-    def fuses(self, producer: Node, activation: Node) -> bool:
-        return _fuses(producer, activation)
+    def fuses(self, producer: Node, consumer: Node) -> bool:
+        return _fuses(producer, consumer)
 
     def requantizes(self, node: Node) -> bool:
         """Only the mean kernel has an output scale of its own; kernels that move or clamp have none."""
@@ -148,11 +148,11 @@ def _edge_name(target: Any) -> str:
     return copy if copy in _configs() else name
 
 
-def _fuses(producer: Node, activation: Node) -> bool:
-    """The config lists the activation among the producer's fused ones, or a zero pad goes into a convolution."""
-    ops, after = edge_ops(producer), edge_ops(activation)
+def _fuses(producer: Node, consumer: Node) -> bool:
+    """The config lists the consumer among the producer's fused ones, or a zero pad goes into a convolution."""
+    ops, after = edge_ops(producer), edge_ops(consumer)
     if ops == ("constant_pad_nd.default",):
-        return weight_axis(activation) == 0 and after == ("convolution.default",) and _pads_zeros_in_space(producer)
+        return weight_axis(consumer) == 0 and after == ("convolution.default",) and _pads_zeros_in_space(producer)
     row = _configs().get(ops[0]) if len(ops) == 1 else None
     return len(after) == 1 and after[0] in (getattr(row, "fused_acts", None) or ())
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import torch
 
 from ingot.runtime import worker
-from ingot.runtime.segments import run_segmented
+from ingot.runtime.segmented_run import run_segmented
 from ingot.targets.base import Batch, Executor, Files, Runner
 
 

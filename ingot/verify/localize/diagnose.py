@@ -16,7 +16,7 @@ from ingot.verify.localize.finding import Finding, ValueCheck
 from ingot.verify.localize.graph_errors import describe_drop, largest_drop, sqnr_by_value
 from ingot.verify.localize.intermediate_outputs import Batches, ObservedValue
 from ingot.verify.localize.isolated_op import error_in_steps, isolated_error, most_divergent_op
-from ingot.verify.localize.probe import ArtefactProbe, diverges_from_graph, evenly_spaced
+from ingot.verify.localize.observed_values import ArtefactProbe, diverges_from_graph, evenly_spaced
 from ingot.verify.metrics import measure
 
 if TYPE_CHECKING:

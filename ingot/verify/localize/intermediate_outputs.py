@@ -11,9 +11,9 @@ from torch.fx import GraphModule, Node
 
 from ingot.core.fx import calls, copy_graph_module, is_call, is_float, output_nodes
 from ingot.lower.edge import MAIN_METHOD, lower_graph
-from ingot.plan.model import Plan, QParams
+from ingot.plan.plan_data import Plan, QParams
 from ingot.quantize.audit import qdq_chain
-from ingot.quantize.io import OUTPUT_NODE
+from ingot.quantize.integer_io import OUTPUT_NODE
 from ingot.verify.check import Evidence, run_artefact, run_graph, run_quantized
 
 Batches = Sequence[tuple[torch.Tensor, ...]]

@@ -9,11 +9,11 @@ from torch.fx import GraphModule, Node
 
 from ingot.core.fx import output_nodes
 from ingot.core.subgraph import extract_subgraph, subgraph_inputs
-from ingot.plan.model import QParams
-from ingot.quantize.io import quantize_inputs
+from ingot.plan.plan_data import QParams
+from ingot.quantize.integer_io import quantize_inputs
 from ingot.verify.check import run_in_double
 from ingot.verify.localize.intermediate_outputs import quantize_nodes
-from ingot.verify.localize.probe import ArtefactProbe, evenly_spaced
+from ingot.verify.localize.observed_values import ArtefactProbe, evenly_spaced
 from ingot.verify.metrics import sqnr
 
 TOLERATED_STEPS = 1.5  # integer kernels may differ from the graph by one step, at a tie

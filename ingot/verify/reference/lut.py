@@ -14,7 +14,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.core.fx import calls, is_call
 from ingot.plan.lut_alignment import breakpoint_spacing
-from ingot.plan.model import QParams
+from ingot.plan.plan_data import QParams
 from ingot.quantize.audit import qdq_qparams
 from ingot.targets.base import Target
 

@@ -17,8 +17,8 @@ from ingot.capture.op_semantics import operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import calls, is_call
 from ingot.plan.cost_model import mac_count
-from ingot.plan.model import QParams
 from ingot.plan.noise_model import elements
+from ingot.plan.plan_data import QParams
 from ingot.quantize.audit import qdq_qparams
 from ingot.targets.base import Target
 

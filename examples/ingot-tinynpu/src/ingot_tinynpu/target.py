@@ -11,7 +11,7 @@ import torch
 from torch.fx import Node
 
 from ingot.errors import InputError
-from ingot.runtime.segments import run_segmented
+from ingot.runtime.segmented_run import run_segmented
 from ingot.targets.base import (
     Ability,
     Batch,

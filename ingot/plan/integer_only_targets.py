@@ -11,7 +11,7 @@ from torch.fx import Node
 
 from ingot.capture.op_semantics import Kind
 from ingot.plan.scale_groups import DisjointSets
-from ingot.plan.state import SolverState
+from ingot.plan.solver_state import SolverState
 
 
 def keep_delegated(state: SolverState) -> None:

@@ -11,8 +11,8 @@ from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.config.recipe import Recipe
 from ingot.core.fx import is_float
 from ingot.plan.constraints import Constraints
-from ingot.plan.model import QParams
 from ingot.plan.noise_model import NoiseModel
+from ingot.plan.plan_data import QParams
 from ingot.plan.scale_groups import DisjointSets
 from ingot.plan.user_constraints import UserConstraints
 from ingot.plan.value_ranges import ValueRange

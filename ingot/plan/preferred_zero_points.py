@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ingot.plan.model import QParams
-from ingot.plan.state import SolverState
+from ingot.plan.plan_data import QParams
+from ingot.plan.solver_state import SolverState
 
 
 def apply_preferred_zero_points(state: SolverState) -> None:

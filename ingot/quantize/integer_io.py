@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 from ingot.capture.op_semantics import operands
 from ingot.core.artefact import TensorInfo
 from ingot.core.fx import copy_graph_module, is_call, output_nodes
-from ingot.plan.model import Plan, QParams
+from ingot.plan.plan_data import Plan, QParams
 
 OUTPUT_NODE = "output"  # the name of the output node in graphs of torch.export
 

@@ -1,4 +1,4 @@
-"""Runs a .pte segment by segment: delegates of some backends on our executors, the rest on the ExecuTorch runtime."""
+"""Runs a .pte by segments: delegates of some backends on executors in Python, the rest on the ExecuTorch runtime."""
 
 from __future__ import annotations
 

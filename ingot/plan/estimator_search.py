@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from torch import Tensor
 from torch.fx import GraphModule
 
-from ingot.plan.model import Plan
 from ingot.plan.noise_model import elements
+from ingot.plan.plan_data import Plan
 from ingot.plan.simulated_quantization import SampleBatch, Simulation
 
 CANDIDATE_ESTIMATORS = ("auto", "mse:4", "minmax", "entropy")

@@ -1,4 +1,4 @@
-"""How one tensor is stored: integer type, range and qparams, given or measured; or float."""
+"""Tensor specs: how one tensor is stored: integer type, range and qparams, given or measured; or float."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The end of the road, for every way that leads there: lowered, executed, judged."""
+"""The last steps of every cast: lower the quantized graph, run the artefact, judge it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ingot.core.artefact import Check
 from ingot.core.progress import Steps
 from ingot.errors import ArtefactError, MismatchError
 from ingot.lower.edge import MAIN_METHOD, lower_graph
-from ingot.plan.model import Plan
+from ingot.plan.plan_data import Plan
 from ingot.result.casting import Casting
 from ingot.targets.base import Target
 from ingot.verify.check import Evidence, disagrees_with_graph, verify_artefact

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 
-from ingot.patches.gate import patched
+from ingot.patches.version_gate import patched
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from ingot.plan.model import Plan
+from ingot.plan.plan_data import Plan
 from ingot.verify.check import Evidence, graph_mismatch
 from ingot.verify.localize.intermediate_outputs import (
     Batches,
