@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.ready-bench
 TEST_READY := $(VENV)/.ready-test
 
-.PHONY: demo test real smoke check bench
+.PHONY: demo test long real smoke check bench
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -14,6 +14,10 @@ demo: $(READY)
 
 test: $(TEST_READY)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+# Checks of `make test` on more random graphs and larger nets.
+long: $(TEST_READY)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m long
 
 # A language model with its real weights: minutes, and gigabytes of memory.
 real: $(READY)

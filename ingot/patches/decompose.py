@@ -51,7 +51,7 @@ def decompose_in_place(program: ExportedProgram, table: Any) -> bool:
     ops = [n for n in program.graph.nodes if n.op == "call_function"]
     if not all(_is_functional(n.target) and _has_static_shapes(n) for n in ops):
         return False
-    todo = [n for n in ops if n.target in table or not _stays_whole(n.target)]
+    todo = [n for n in ops if _decomposes(n.target, table) or not _stays_whole(n.target)]
     known: _TraceMemo = {}
     parts = [(n, graph) for n in todo if (graph := _memoized_trace(known, n, table)) is not None]
     if len(parts) < len(todo):
@@ -62,6 +62,16 @@ def decompose_in_place(program: ExportedProgram, table: Any) -> bool:
         _rename_outputs(program)
         program.graph_module.recompile()
     return True
+
+
+def _decomposes(op: Any, table: Any) -> bool:
+    """`op in table`. Only for composite custom ops does torch list all registered ops: that takes time."""
+    from torch._export.utils import _is_cia_op
+
+    if op in getattr(table, "decomp_table", table):
+        return True
+    custom = isinstance(op, torch._ops.OpOverload) and op.namespace != "aten"
+    return custom and _is_cia_op(op) and op in table
 
 
 def _rename_outputs(program: ExportedProgram) -> None:

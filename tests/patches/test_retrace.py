@@ -39,7 +39,6 @@ def _one_debug_handle(_: object, module: torch.fx.GraphModule) -> PassResult:
     return PassResult(module, True)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_the_same_file_for_xnnpack(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, batches = case(name)
@@ -48,8 +47,14 @@ def test_the_same_file_for_xnnpack(name: str, monkeypatch: pytest.MonkeyPatch) -
     assert fast == plain
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "batches"), [("MobileNetV3", IMAGES), ("DeiT", IMAGES), ("GRU", SEQUENCES)])
+@pytest.mark.parametrize(
+    ("name", "batches"),
+    [
+        ("MobileNetV3", IMAGES),
+        pytest.param("DeiT", IMAGES, marks=pytest.mark.long),
+        pytest.param("GRU", SEQUENCES, marks=pytest.mark.long),
+    ],
+)
 def test_the_same_file_for_an_npu(name: str, batches: list, monkeypatch: pytest.MonkeyPatch) -> None:
     target = need("ethos-u55-128")
     torch.manual_seed(0)
@@ -127,7 +132,6 @@ def test_capture_op_by_op_gives_the_graph_that_torch_traces(monkeypatch: pytest.
     assert ingot.capture(Words(), given).fingerprint == alone.fingerprint
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_capture_gives_the_graph_that_torch_traces(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, batches = case(name)

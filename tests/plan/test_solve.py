@@ -112,7 +112,6 @@ class Two(nn.Module):
         return self.strong(y) + self.weak(y)
 
 
-@pytest.mark.slow
 def test_noise_is_predicted() -> None:
     """The predicted SQNR against the measured one, on a net with cats and a residual."""
     from tests.support.digits import digits, fitted

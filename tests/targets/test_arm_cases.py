@@ -19,7 +19,6 @@ from ingot.targets.base import Requirement
 from tests.support.arm import BATCHES, HOW, assert_whole, cast, stored
 from tests.support.requirements import need
 
-pytestmark = pytest.mark.slow
 TWO = ("vgf", "ethos-u55-128")
 EXACT = 140  # dB between artefact and quantized graph: no step differs
 

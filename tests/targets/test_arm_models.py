@@ -23,7 +23,7 @@ from tests.support.arm import ARM, HOW
 from tests.support.models import settled
 from tests.support.requirements import need
 
-pytestmark = [pytest.mark.slow, pytest.mark.parts]
+pytestmark = pytest.mark.parts
 
 
 @pytest.mark.parametrize("name", NETS)

@@ -47,7 +47,6 @@ def test_a_real_failure(middle: Any, error: str, op: str, most: int, tmp_path: P
     assert error in done.output
 
 
-@pytest.mark.slow
 def test_backends_of_ones_own(wrong_backend: str, tmp_path: Path) -> None:
     """The code that registers them is at the top of the file; recipe keys that the failure does not need are removed."""
     recipe = {"extra_backends": [wrong_backend], "correct_biases": False}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ Decomposition = Callable[..., Any]
 def decompositions(graph: Graph) -> dict[Any, Decomposition]:
     """The ops of the graph that must be decomposed, each with its decomposition."""
     nodes = {n.target: n for n in graph.nodes if n.op == "call_function" and not _mutates(n.target)}
-    core = _core_decompositions()
+    core = _core_decompositions(nodes)
     movers_used = {op: core[op] for op, n in nodes.items() if op in core and _only_moves(n)}
     return movers_used | {op: _decomposition(op) for op in nodes if must_decompose(op)}
 
@@ -31,7 +32,15 @@ def _mutates(op: Any) -> bool:
     return schema is not None and schema.is_mutable
 
 
-def _core_decompositions() -> dict[Any, Decomposition]:
+def _core_decompositions(ops: Iterable[Any]) -> dict[Any, Decomposition]:
+    """Listed once: torch inspects every registered op for it. Anew where custom ops may have been registered since."""
+    known = _listed_decompositions()
+    new = any(op not in known and getattr(op, "namespace", "aten") != "aten" for op in ops)
+    return dict(torch._decomp.core_aten_decompositions().items()) if new else known
+
+
+@cache
+def _listed_decompositions() -> dict[Any, Decomposition]:
     return dict(torch._decomp.core_aten_decompositions().items())
 
 
