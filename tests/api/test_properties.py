@@ -44,8 +44,8 @@ def _quick() -> Iterator[None]:
     torch.set_num_threads(threads)
 
 
-PART = 50
-IN_TEST, IN_ALL = 2, 6  # parts of `make test`, and with `make long`
+PART = 30
+IN_TEST, IN_ALL = 2, 10  # parts of `make test`, and with `make long`
 PARTS = [
     pytest.param(i, id=f"{i * PART}-{(i + 1) * PART - 1}", marks=[pytest.mark.long] if i >= IN_TEST else [])
     for i in range(IN_ALL)

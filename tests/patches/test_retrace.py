@@ -39,7 +39,7 @@ def _one_debug_handle(_: object, module: torch.fx.GraphModule) -> PassResult:
     return PassResult(module, True)
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.long] * (i % 2)) for i, n in enumerate(CASES)])
 def test_the_same_file_for_xnnpack(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model, batches = case(name)
     program = ingot.capture(model, batches[0])

@@ -26,7 +26,11 @@ from tests.support.requirements import need
 pytestmark = pytest.mark.parts
 
 
-@pytest.mark.parametrize("name", NETS)
+LONG = {"MobileNetV2", "ResNet"}  # their blocks are in MobileNetV3 and U-Net too
+SOME_LONG = [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in NETS]
+
+
+@pytest.mark.parametrize("name", SOME_LONG)
 def test_one_delegate_executed(name: str) -> None:
     """Calibrated once for all three targets."""
     build, batches, least = NETS[name]
