@@ -26,7 +26,7 @@ from tests.support.requirements import need
 pytestmark = pytest.mark.parts
 
 
-LONG = {"MobileNetV2", "ResNet"}  # their blocks are in MobileNetV3 and U-Net too
+LONG = {"MobileNetV2", "ResNet"}  # MobileNetV3 has the same ops
 SOME_LONG = [pytest.param(name, marks=[pytest.mark.long] if name in LONG else []) for name in NETS]
 
 
