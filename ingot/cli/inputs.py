@@ -11,6 +11,7 @@ from typing import Any
 from torch.export import Dim
 
 from ingot.capture.inputs import Batch
+from ingot.config.recipe import Recipe, recipe_from
 from ingot.data import LoadedModel, load_calibration, load_model
 from ingot.errors import InputError, nearest
 
@@ -36,6 +37,12 @@ class Given:
     @property
     def kept(self) -> list[Batch] | None:
         return None if self.validation is None else list(self.validation)
+
+
+def asked_recipe(options: argparse.Namespace) -> Recipe:
+    """The recipe, with what single options of the command line set."""
+    recipe, seconds = recipe_from(options.recipe), options.localize_seconds
+    return recipe if seconds is None else replace(recipe, localize_seconds=seconds)
 
 
 def given(options: argparse.Namespace) -> Given:

@@ -14,7 +14,7 @@ from ingot.core.host_memory import trim_heap
 from ingot.core.progress import Silent, Steps
 from ingot.plan.solve import unquantized
 from ingot.result.casting import Casting
-from ingot.result.lower_and_verify import lowered, verified
+from ingot.result.lower_and_verify import QuantizedProgram, lowered, verified
 from ingot.rewrite.apply import rewrite_for
 from ingot.targets.registry import find_target
 from ingot.verify.check import Evidence
@@ -59,7 +59,8 @@ def cast_weights(
     plan = add_weight_decisions(unquantized(*facts, "only weights are quantized"), layers, asked, notes)
     plan = replace(plan, settings={**settings.remembered, "weights": asked.scheme})
     trim_heap()
-    casting = lowered(program, form.program, quantized, plan, backend, settings, steps, methods, in_double=False)
+    work = QuantizedProgram(program, form.program, quantized, plan, backend, settings, methods, in_double=False)
+    casting = lowered(work, steps)
     done = verified(replace(casting, layers=layers), checked or batches or [program.example_inputs], steps, on_mismatch)
     for name, evidence in casting.needed_evidence.others.items():
         trim_heap()

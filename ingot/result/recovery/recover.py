@@ -1,0 +1,211 @@
+"""Cast although a backend fails: the ops on which it fails run in another precision or on the host, and a note says so.
+
+The search lowers the same quantized graph without some ops; nothing is planned again. The ops that it finds are then
+barred from the target, and the program is planned, lowered and checked as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import torch
+from torch.fx import Node
+
+from ingot.capture.inputs import Batch
+from ingot.config.recipe import Recipe
+from ingot.core.artefact import Check
+from ingot.core.deadline import Deadline
+from ingot.core.fx import calls, source_of
+from ingot.core.progress import Silent, Steps
+from ingot.errors import ArtefactError, IngotError, LowerError, PlanError
+from ingot.result.casting import Casting
+from ingot.result.lower_and_verify import QuantizedProgram, check_of, failed_check, lowered, run_first_batch
+from ingot.result.recovery.failure import BackendFailure, Candidate, backend_failure, named_groups
+from ingot.result.recovery.search import Culprits, CulpritSearch, Names
+from ingot.targets.barred import Bar, with_bars
+
+# Plans and quantizes with these ops barred.
+Make = Callable[[Recipe, tuple[Bar, ...]], QuantizedProgram]
+Checked = tuple[Casting, Check]
+
+MOST_NOTES = 5
+ROUNDS = 4  # a program that is planned otherwise may fail elsewhere
+SHORTEST_TIMEOUT, TRIALS_IN_TIME = 10.0, 6  # a trial that hangs may take this part of the time
+REDUCE = "ingot.reduce(…) or `ingot localize … --reduce repro.py` gives the smallest model that fails, to report"
+
+
+def lowered_and_checked(
+    make: Make, recipe: Recipe, batches: Sequence[Batch], steps: Steps, on_mismatch: str = "raise"
+) -> Checked:
+    """Lower and execute; where the backend fails, without the ops on which it does."""
+    work, casting = make(recipe, ()), None
+    try:
+        casting = lowered(work, steps)
+        return casting, _checked(casting, batches, steps)
+    except (LowerError, ArtefactError) as e:
+        error = e
+    try:
+        return _Recovery(make, recipe, batches, steps).recovered(error, work, casting)
+    except (LowerError, ArtefactError) as refused:
+        if casting is None or on_mismatch == "raise":
+            raise
+        return casting, failed_check(casting, refused)
+
+
+def _checked(casting: Casting, batches: Sequence[Batch], steps: Steps) -> Check:
+    with steps("verify"):
+        return check_of(casting, batches, steps)
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A program that fails, and how."""
+
+    work: QuantizedProgram
+    error: IngotError
+    casting: Casting | None = None  # None: it was not even lowered
+
+    @property
+    def failure(self) -> BackendFailure:
+        return backend_failure(self.error)
+
+
+@dataclass(frozen=True)
+class _Recovery:
+    make: Make
+    recipe: Recipe
+    batches: Sequence[Batch]
+    steps: Steps
+
+    def recovered(self, error: IngotError, work: QuantizedProgram, casting: Casting | None) -> Checked:
+        attempt, bars, notes = _Attempt(work, error, casting), dict[str, Bar](), list[str]()
+        deadline = Deadline(self.recipe.localize_seconds)
+        for _ in range(ROUNDS):
+            found = self._culprits(attempt, deadline)
+            outcome = self._planned_otherwise(attempt, found, bars)
+            notes += _notes(attempt, found, bars, self.recipe.localize_seconds)
+            if not isinstance(outcome, _Attempt):
+                done, check = outcome
+                return replace(done, notes=(*done.notes, *notes)), check
+            attempt = outcome
+        raise attempt.error
+
+    def _culprits(self, attempt: _Attempt, deadline: Deadline) -> Culprits:
+        candidates = list(_candidates(attempt))
+        if attempt.failure.missing:  # the host has no kernel: no op is gained by leaving the backend
+            raise attempt.error
+        with self.steps("recover") as tick:
+            trial = self._trial(attempt)
+            search = CulpritSearch(candidates, trial, deadline, on_trial=lambda n: tick(n, None))
+            found = search.find(attempt.failure)
+        if found is None and search.without_kernel:
+            # Only the backend can run these, perhaps in another precision.
+            words = dict.fromkeys(sorted(search.without_kernel), attempt.failure.words)
+            return Culprits(words, minimal=False, trials=search.trials)
+        if found is None:
+            raise _refused(attempt, candidates, deadline.seconds if deadline.passed else None) from attempt.error
+        return found
+
+    def _trial(self, attempt: _Attempt) -> Callable[[Names], BackendFailure | None]:
+        seconds = min(self.recipe.run_timeout, max(SHORTEST_TIMEOUT, self.recipe.localize_seconds / TRIALS_IN_TIME))
+        short, runs = replace(attempt.work.recipe, run_timeout=seconds), attempt.failure.stage != "lower"
+
+        def trial(names: Names) -> BackendFailure | None:
+            target = with_bars(attempt.work.target, [Bar(n, "left out on trial") for n in sorted(names)])
+            try:
+                casting = lowered(replace(attempt.work, target=target, recipe=short), Steps(Silent()))
+                if runs:
+                    run_first_batch(casting, self.batches)
+            except (LowerError, ArtefactError) as e:
+                return backend_failure(e)
+            return None
+
+        return trial
+
+    def _planned_otherwise(self, attempt: _Attempt, found: Culprits, bars: dict[str, Bar]) -> Checked | _Attempt:
+        """The first alternative that passes, else the last; `bars` gets what it bars."""
+        *first, last = _alternatives(attempt, found)
+        for chosen in first:
+            with suppress(PlanError):  # the recipe may ask for the precision in which the backend fails
+                outcome = self._attempted({**bars, **chosen})
+                if not isinstance(outcome, _Attempt) and outcome[1].passed:
+                    bars |= chosen
+                    return outcome
+        bars |= last
+        return self._attempted(bars)
+
+    def _attempted(self, bars: Mapping[str, Bar]) -> Checked | _Attempt:
+        on_host = tuple((b.name, b.reason) for b in bars.values() if not b.leaves)
+        recipe = replace(self.recipe, host_ops=(*self.recipe.host_ops, *on_host))
+        work, casting = self.make(recipe, tuple(b for b in bars.values() if b.leaves)), None
+        try:
+            casting = lowered(work, self.steps)
+            return casting, _checked(casting, self.batches, self.steps)
+        except (LowerError, ArtefactError) as e:
+            return _Attempt(work, e, casting)
+
+
+def _candidates(attempt: _Attempt) -> Iterator[Candidate]:
+    """The ops that the backend was given, in graph order. An op that writes into a buffer cannot be moved alone."""
+    delegated = None if attempt.casting is None else {v for d in attempt.casting.delegates for v in d.values}
+    for node in calls(attempt.work.form.module):
+        op = node.target
+        functional = isinstance(op, torch._ops.OpOverload) and not op._schema.is_mutable
+        if functional and (delegated is None or node.name in delegated):
+            yield Candidate(node.name, str(op).removeprefix("aten."), source_of(node))
+
+
+def _alternatives(attempt: _Attempt, found: Culprits) -> list[dict[str, Bar]]:
+    """In another precision inside the delegate, where the backend offers one; then on the host."""
+    nodes = {n.name: n for n in attempt.work.form.module.graph.nodes}
+    on_host = {n: Bar(n, _reason(attempt, words)) for n, words in found.words.items()}
+    others = {n: replace(b, leaves=_other_precisions(nodes[n], attempt)) for n, b in on_host.items()}
+    return [others, on_host] if any(b.leaves for b in others.values()) else [on_host]
+
+
+def _other_precisions(node: Node, attempt: _Attempt) -> frozenset[str]:
+    qparams = attempt.work.plan.qparams(node.name)
+    now = "float" if qparams is None else qparams.dtype
+    return attempt.work.target.kernels.ability(node).runs - {now}
+
+
+def _reason(attempt: _Attempt, words: str) -> str:
+    return f"{attempt.work.target.name} fails on it: {words}"
+
+
+# ---- what is said ----
+
+
+def _notes(attempt: _Attempt, found: Culprits, bars: Mapping[str, Bar], seconds: float) -> Iterator[str]:
+    """One line for each op, then how it was found."""
+    nodes = {n.name: n for n in attempt.work.form.module.graph.nodes}
+    for name, words in list(found.words.items())[:MOST_NOTES]:
+        leaves = bars[name].leaves
+        where = f"inside the delegate, in {' or '.join(sorted(leaves))}" if leaves else "on the host"
+        yield f"{attempt.work.target.name} fails on {_place(nodes[name])}: {words}; it runs {where} instead"
+    if (rest := len(found.words) - MOST_NOTES) > 0:
+        yield f"and {rest} more ops like these"
+    if not found.minimal:
+        yield f"the search ended after localize_seconds = {seconds:g}: it may be fewer ops"
+    hosted = [f'"{n}"' for n in found.words if not bars[n].leaves]
+    skip = f"; host_ops = [{', '.join(hosted)}] in a recipe makes the search unnecessary" if hosted else ""
+    yield f"lowered {found.trials} times to find {'it' if len(found.words) == 1 else 'them'}{skip}"
+
+
+def _refused(attempt: _Attempt, candidates: Sequence[Candidate], seconds: float | None) -> IngotError:
+    """The error of the backend, with the op that its words point to. `seconds`: the time was up."""
+    error = attempt.error
+    named = next(iter(named_groups(attempt.failure, candidates)), [])
+    where = f"{named[0].name} ({named[0].source})" if named and error.where is None else error.where
+    tried = (
+        "the program fails without any one op or kind of op too"
+        if seconds is None
+        else f"localize_seconds = {seconds:g} was too short to find the op on which it fails"
+    )
+    return type(error)(error.what, where=where, why=f"{error.why}; {tried}", hint=f"{error.hint}; {REDUCE}")
+
+
+def _place(node: Node) -> str:
+    return f"{node.name} ({source_of(node)})"
