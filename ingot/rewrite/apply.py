@@ -15,7 +15,7 @@ from ingot.capture.export import Program
 from ingot.config.recipe import Recipe
 from ingot.core.fx import copy_graph_module
 from ingot.core.host_memory import gc_paused
-from ingot.errors import CaptureError, InputError, nearest
+from ingot.errors import CaptureError, InputError, first_sentence, nearest
 from ingot.patches.speed_contexts import lazy_codegen
 from ingot.rewrite.fragmentation import Fragmentation, fragmentation
 from ingot.rewrite.rule import Rule
@@ -120,4 +120,6 @@ def _checked(
         check_outputs_unchanged(rule.name, wanted, run_outputs(changed, inputs))
     except CaptureError as e:
         return module, [f"{rule.name}: not used, {e.what}"]
+    except Exception as e:  # the program is right without the rule
+        return module, [f"{rule.name}: not used, it fails: {type(e).__name__}: {first_sentence(e)}"]
     return changed, [f"{rule.name}: {place}" for place in places]

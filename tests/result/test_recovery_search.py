@@ -44,8 +44,8 @@ def search(backend: Backend, candidates: list[Candidate], seconds: float = 1e6) 
     return CulpritSearch(candidates, backend, Deadline(seconds)).find(first)
 
 
-ONE_VOICE: Callable[[int], str] = lambda _: "it died"  # noqa: E731
-OWN_WORDS: Callable[[int], str] = lambda i: f"it died of {'abcdefgh'[i % 8] * 3}"  # noqa: E731
+ONE_VOICE: Callable[[int], str] = lambda _: "it died"
+OWN_WORDS: Callable[[int], str] = lambda i: f"it died of {'abcdefgh'[i % 8] * 3}"
 
 
 @given(st.data(), st.integers(1, 60), st.sampled_from((ONE_VOICE, OWN_WORDS)))

@@ -21,6 +21,7 @@ class Candidate:
     name: str
     kind: str  # the ATen op: "squeeze.dims"
     source: str = "?"  # the user's line: "net.py:41"
+    heavy: bool = False  # it multiplies by a weight: the last op that one would move to the host
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ import torch
 from torch.fx import Node
 
 from ingot.capture.inputs import Batch
+from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check
 from ingot.core.deadline import Deadline
@@ -23,6 +24,7 @@ from ingot.errors import ArtefactError, IngotError, LowerError, PlanError
 from ingot.result.casting import Casting
 from ingot.result.lower_and_verify import QuantizedProgram, check_of, failed_check, lowered, run_first_batch
 from ingot.result.recovery.failure import BackendFailure, Candidate, backend_failure, named_groups
+from ingot.result.recovery.narrow import PartSearch
 from ingot.result.recovery.search import Culprits, CulpritSearch, Names
 from ingot.targets.barred import Bar, with_bars
 
@@ -33,6 +35,7 @@ Checked = tuple[Casting, Check]
 MOST_NOTES = 5
 ROUNDS = 4  # a program that is planned otherwise may fail elsewhere
 SHORTEST_TIMEOUT, TRIALS_IN_TIME = 10.0, 6  # a trial that hangs may take this part of the time
+SHARE_FOR_PARTS = 0.5  # of the time; the rest is for the whole program
 REDUCE = "ingot.reduce(…) or `ingot localize … --reduce repro.py` gives the smallest model that fails, to report"
 
 
@@ -97,8 +100,8 @@ class _Recovery:
         if attempt.failure.missing:  # the host has no kernel: no op is gained by leaving the backend
             raise attempt.error
         with self.steps("recover") as tick:
-            trial = self._trial(attempt)
-            search = CulpritSearch(candidates, trial, deadline, on_trial=lambda n: tick(n, None))
+            trial, parts = self._trial(attempt), self._parts(attempt, deadline)
+            search = CulpritSearch(candidates, trial, deadline, parts.narrow, lambda n: tick(n, None))
             found = search.find(attempt.failure)
         if found is None and search.without_kernel:
             # Only the backend can run these, perhaps in another precision.
@@ -108,9 +111,17 @@ class _Recovery:
             raise _refused(attempt, candidates, deadline.seconds if deadline.passed else None) from attempt.error
         return found
 
+    def _parts(self, attempt: _Attempt, deadline: Deadline) -> PartSearch:
+        batch = attempt.work.form.flatten(self.batches[0])
+        short = replace(attempt.work, recipe=replace(attempt.work.recipe, run_timeout=self._timeout))
+        return PartSearch(short, batch, deadline.left * SHARE_FOR_PARTS)
+
+    @property
+    def _timeout(self) -> float:
+        return min(self.recipe.run_timeout, max(SHORTEST_TIMEOUT, self.recipe.localize_seconds / TRIALS_IN_TIME))
+
     def _trial(self, attempt: _Attempt) -> Callable[[Names], BackendFailure | None]:
-        seconds = min(self.recipe.run_timeout, max(SHORTEST_TIMEOUT, self.recipe.localize_seconds / TRIALS_IN_TIME))
-        short, runs = replace(attempt.work.recipe, run_timeout=seconds), attempt.failure.stage != "lower"
+        short, runs = replace(attempt.work.recipe, run_timeout=self._timeout), attempt.failure.stage != "lower"
 
         def trial(names: Names) -> BackendFailure | None:
             target = with_bars(attempt.work.target, [Bar(n, "left out on trial") for n in sorted(names)])
@@ -154,7 +165,8 @@ def _candidates(attempt: _Attempt) -> Iterator[Candidate]:
         op = node.target
         functional = isinstance(op, torch._ops.OpOverload) and not op._schema.is_mutable
         if functional and (delegated is None or node.name in delegated):
-            yield Candidate(node.name, str(op).removeprefix("aten."), source_of(node))
+            heavy = weight_axis(node) is not None
+            yield Candidate(node.name, str(op).removeprefix("aten."), source_of(node), heavy)
 
 
 def _alternatives(attempt: _Attempt, found: Culprits) -> list[dict[str, Bar]]:

@@ -27,7 +27,7 @@ class Culprits:
 
 @dataclass
 class CulpritSearch:
-    """`trial` is costly: each set is tried once."""
+    """`trial` is costly: each set is tried once. Where several sets would do, heavy ops stay with the backend."""
 
     candidates: Sequence[Candidate]
     trial: Trial
@@ -77,7 +77,7 @@ class CulpritSearch:
         return after is None or (not after.missing and after.comes_after(failure))
 
     def _guesses(self, failure: BackendFailure, barred: Names) -> Iterator[list[str]]:
-        left = [c for c in self.candidates if c.name not in barred]
+        left = [c for c in sorted(self.candidates, key=lambda c: c.heavy) if c.name not in barred]
         yield from ([c.name for c in group] for group in named_groups(failure, left))
         if self.narrow is not None and (few := self.narrow(left, failure)):
             yield [c.name for c in few]
