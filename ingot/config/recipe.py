@@ -116,6 +116,8 @@ class Recipe:
     """Rewrite rules that must not be used, by name."""
     host_ops: HostOps = ()
     """Ops that no backend may run, by name; or a table from names to reasons. They run on the host."""
+    recover: bool = True
+    """An op on which a backend fails, or whose kernel is wrong, runs elsewhere, and a note says so. False: an error."""
     localize_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 60.0
     """Seconds to search for the op on which a backend fails, or at which an error starts."""
 

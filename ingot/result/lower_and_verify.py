@@ -93,13 +93,21 @@ def failed_check(casting: Casting, error: IngotError) -> Check:
 
 def check_of(casting: Casting, batches: Iterable[Batch], steps: Steps | None = None) -> Check:
     """Executed and compared; where the artefact leaves its own graph, with the op at which it does."""
+    return check_and_finding(casting, batches, steps)[0]
+
+
+def check_and_finding(
+    casting: Casting, batches: Iterable[Batch], steps: Steps | None = None
+) -> tuple[Check, Finding | None]:
+    """Also where the error starts, if the artefact disagrees with its own graph."""
     chosen = list(batches)
     check = run_and_compare(casting, chosen)
     if check.passed or not disagrees_with_graph(check, casting.needed_evidence.recipe):
-        return check
+        return check, None
     with suppress(Exception):  # the check stands, whatever happens while looking for where the error starts
-        check = replace(check, culprit=localized(casting, chosen, steps).culprit or check.culprit)
-    return check
+        finding = localized(casting, chosen, steps)
+        return replace(check, culprit=finding.culprit or check.culprit), finding
+    return check, None
 
 
 def run_and_compare(casting: Casting, batches: Iterable[Batch]) -> Check:

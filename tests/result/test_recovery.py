@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +15,9 @@ from torch import nn
 import ingot
 from ingot.errors import ArtefactError, LowerError, NoKernelError
 from ingot.result import lower_and_verify
-from ingot.result.recovery.recover import MOST_NOTES
 from tests.support import failing_backend
 from tests.support.requirements import need
+from tests.support.wrong_kernels import Net, stretched
 
 F = nn.functional
 IMAGES = [(torch.randn(1, 3, 12, 12, generator=torch.Generator().manual_seed(i)),) for i in range(3)]
@@ -153,10 +155,8 @@ def test_a_light_op_is_moved_where_a_heavy_one_could_be() -> None:
 
 @pytest.mark.parametrize(("name", "words"), [("hang", "seconds and was killed"), ("crash", "signal SIGSEGV")])
 def test_an_op_on_which_a_backend_hangs_or_crashes_runs_on_the_host(name: str, words: str) -> None:
-    failing_backend.register()
-    recipe = {"extra_backends": [f"test-{name}"]}
-    assert words in fails_without_recovery(F.hardswish, "xnnpack", **recipe)
-    casting = cast(F.hardswish, **recipe)
+    net, recipe = Between(F.hardswish).eval(), {"extra_backends": [failing_backend.register(name)]}
+    casting = ingot.cast(net, IMAGES[0], target="xnnpack", calibration=IMAGES[:1], recipe=recipe)
     assert casting.check is not None
     assert casting.check.passed
     assert {d.backend for d in casting.delegates} == {"XnnpackBackend"}
@@ -165,12 +165,25 @@ def test_an_op_on_which_a_backend_hangs_or_crashes_runs_on_the_host(name: str, w
     assert casting.plan.settings["host_ops"].keys() == {"hardswish"}
 
 
-def test_several_failures_behind_each_other_are_all_recovered() -> None:
-    casting = cast(lambda x: centred(in_seven_dimensions(centred(x))))
+def test_an_op_whose_kernel_is_wrong_runs_elsewhere_and_a_note_says_so() -> None:
+    net = Net(stretched).eval()
+    casting = ingot.cast(net, IMAGES[0], target="xnnpack", calibration=IMAGES)
     assert casting.check is not None
     assert casting.check.passed
-    assert casting.plan.settings["host_ops"].keys() == {"mean", "view", "permute", "view_1", "mean_1"}
-    assert sum("fails on" in n for n in casting.notes) <= MOST_NOTES * 2
+    assert casting.plan.settings["host_ops"].keys() == {"upsample_bilinear2d"}
+    assert any("is wrong at upsample_bilinear2d (wrong_kernels.py:" in n for n in casting.notes)
+    assert all("disagrees with the quantized graph on the same inputs" in h.reason for h in casting.host_ops)
+    with pytest.raises(ingot.MismatchError, match="upsample_bilinear2d"):
+        ingot.cast(net, IMAGES[0], target="xnnpack", calibration=IMAGES, recipe={"recover": False})
+
+
+def test_failures_behind_each_other_are_all_recovered() -> None:
+    casting = cast(lambda x: centred(torch.maximum(x, x.max(1, keepdim=True).values * 0.5)))
+    assert casting.check is not None
+    assert casting.check.passed
+    assert casting.plan.settings["host_ops"].keys() == {"mean", "max_1"}
+    said = {h.reason.split(": ")[1] for h in casting.host_ops}
+    assert said == {"IndexError", "RuntimeError"}, "each with the words for it"
 
 
 def test_an_op_that_nothing_can_run_is_refused_with_its_line() -> None:
@@ -180,12 +193,29 @@ def test_an_op_that_nothing_can_run_is_refused_with_its_line() -> None:
         cast(lambda x: F.pad(x, (-1, -1, 1, 1)))
 
 
-def test_without_time_the_refusal_names_the_backends_words_and_the_way_on() -> None:
+def test_without_time_more_ops_than_needed_are_barred_and_a_note_says_so() -> None:
+    casting = cast(centred, localize_seconds=0.0)
+    assert casting.check is not None
+    assert casting.check.passed
+    assert casting.plan.settings["host_ops"].keys() > {"mean"}
+    assert any("the search ended after localize_seconds = 0: it may be fewer ops" in n for n in casting.notes)
+
+
+def test_where_no_op_helps_the_refusal_has_the_backends_words_and_a_way_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(*_: Any) -> Any:
+        raise LowerError("xnnpack refused the program", why="OSError: its licence has expired", hint="buy another")
+
+    monkeypatch.setattr(lower_and_verify, "lower_graph", dies)
     with pytest.raises(LowerError) as raised:
-        cast(lambda x: centred(x * 2).sigmoid(), localize_seconds=0.0)
-    assert "0-dim" in str(raised.value)
-    assert "localize_seconds = 0 was too short" in str(raised.value)
+        cast(torch.relu)
+    assert "OSError: its licence has expired; the program fails without any one op" in str(raised.value)
     assert "--reduce repro.py" in str(raised.value)
+
+
+def test_recovery_can_be_switched_off(lowerings: list[Any]) -> None:
+    with pytest.raises(LowerError, match="0-dim"):
+        cast(centred, recover=False)
+    assert len(lowerings) == 1
 
 
 def test_what_cannot_be_recovered_can_be_kept() -> None:
@@ -202,6 +232,13 @@ def test_a_host_op_that_the_program_does_not_have_is_refused() -> None:
 
 
 def test_an_op_that_kills_arms_passes_runs_elsewhere() -> None:
-    casting = cast(Cancelling(), need("ethos-u55-128"), scopes=[{"op": "*", "precision": "int16"}])
+    """48-bit sums need a multiplier that TOSA cannot express; in int8 they do not."""
+    asked = {"scopes": [{"op": "*", "precision": "int16"}]}
+    assert "Shift should be in range [2, 62]" in fails_without_recovery(Cancelling(), need("ethos-u55-128"), **asked)
+    casting = cast(Cancelling(), "ethos-u55-128", **asked)
     assert casting.check is not None
     assert casting.check.passed
+    assert any("Shift should be in range [2, 62]; it runs inside the delegate, in int8" in n for n in casting.notes)
+    assert {d.qparams.dtype for d in casting.plan if d.point.node == "conv2d_1" and d.qparams} <= {"int8", "int32"}
+    assert casting.plan.qparams("relu").dtype == "int16"
+    assert not list(Path(tempfile.gettempdir()).glob("ingot-tosa-*")), "folders of failed lowerings are deleted"

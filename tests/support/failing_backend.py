@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import ctypes
-import time
-from typing import Any
-
 from ingot.backends.base import Backend, owning
 from ingot.backends.registry import register_backend
 from ingot.runtime.child_executor import child_executor
 from tests.support.sharpen_backend import takes
 
-HANG_SECONDS = 4.0
+HANG_SECONDS = 3.0
 
 
-def hang(payload: bytes, batches: list[list[Any]], outputs: int) -> list[list[Any]]:
-    time.sleep(600)
-    return []
-
-
-def crash(payload: bytes, batches: list[list[Any]], outputs: int) -> list[list[Any]]:
-    ctypes.string_at(0)
-    return []
-
-
-def register() -> None:
+def register(name: str) -> str:
+    """The name of the backend whose executor is `name` of tests/support/dying_executors.py."""
     ability = owning("aten::hardswish", precisions=("float", "int8"))
-    for name in ("hang", "crash"):
-        run = child_executor(f"tests.support.failing_backend:{name}", HANG_SECONDS)
-        register_backend(Backend(f"test-{name}", "TestBackend", ability, lambda: takes()("hardswish"), run))
+    run = child_executor(f"tests.support.dying_executors:{name}", HANG_SECONDS)
+    register_backend(Backend(f"test-{name}", "TestBackend", ability, lambda: takes()("hardswish"), run))
+    return f"test-{name}"

@@ -23,8 +23,10 @@ from tests.support.wrong_kernels import FILE, IMAGES, Net, sharpened, stretched
 
 
 def cast(middle: Any, **options: Any) -> ingot.Casting:
-    net = Net(middle).eval()
-    return ingot.cast(net, IMAGES[0], target="xnnpack", calibration=IMAGES, on_mismatch="keep", **options)
+    """Wrong, and kept: nothing is run elsewhere."""
+    net, recipe = Net(middle).eval(), {"recover": False, **options.pop("recipe", {})}
+    kept = {"on_mismatch": "keep", "recipe": recipe, **options}
+    return ingot.cast(net, IMAGES[0], target="xnnpack", calibration=IMAGES, **kept)
 
 
 def rows(finding: ingot.Finding) -> dict[str, Any]:

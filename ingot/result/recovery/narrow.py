@@ -6,8 +6,9 @@ this way; the search does not rely on it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 
 import torch
@@ -58,12 +59,24 @@ class PartSearch:
         with suppress(_NoPart):
             part, inputs = part_of(self.work, names, self.batch)
             try:
-                casting = lowered(part, Steps(Silent()))
+                with quiet_logs():
+                    casting = lowered(part, Steps(Silent()))
                 if failure.stage != "lower":
                     run_artefact(casting.pte, casting.needed_evidence, [inputs])
             except (LowerError, ArtefactError) as e:
                 return backend_failure(e).signature == failure.signature
         return False
+
+
+@contextmanager
+def quiet_logs() -> Iterator[None]:
+    """A trial is expected to fail: what backends log then is not for the user."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
 
 
 class _NoPart(Exception):

@@ -22,11 +22,18 @@ from ingot.core.fx import calls, source_of
 from ingot.core.progress import Silent, Steps
 from ingot.errors import ArtefactError, IngotError, LowerError, PlanError
 from ingot.result.casting import Casting
-from ingot.result.lower_and_verify import QuantizedProgram, check_of, failed_check, lowered, run_first_batch
+from ingot.result.lower_and_verify import (
+    QuantizedProgram,
+    check_and_finding,
+    failed_check,
+    lowered,
+    run_first_batch,
+)
 from ingot.result.recovery.failure import BackendFailure, Candidate, backend_failure, named_groups
-from ingot.result.recovery.narrow import PartSearch
+from ingot.result.recovery.narrow import PartSearch, quiet_logs
 from ingot.result.recovery.search import Culprits, CulpritSearch, Names
 from ingot.targets.barred import Bar, with_bars
+from ingot.verify.localize.finding import Finding
 
 # Plans and quantizes with these ops barred.
 Make = Callable[[Recipe, tuple[Bar, ...]], QuantizedProgram]
@@ -42,37 +49,55 @@ REDUCE = "ingot.reduce(…) or `ingot localize … --reduce repro.py` gives the 
 def lowered_and_checked(
     make: Make, recipe: Recipe, batches: Sequence[Batch], steps: Steps, on_mismatch: str = "raise"
 ) -> Checked:
-    """Lower and execute; where the backend fails, without the ops on which it does."""
-    work, casting = make(recipe, ()), None
+    """Lower, execute and compare; where the backend fails on some ops, or computes them wrongly, without these."""
+    recovery = _Recovery(make, recipe, batches, steps)
+    first = recovery.attempted({})
     try:
-        casting = lowered(work, steps)
-        return casting, _checked(casting, batches, steps)
-    except (LowerError, ArtefactError) as e:
-        error = e
-    try:
-        return _Recovery(make, recipe, batches, steps).recovered(error, work, casting)
+        best = recovery.recovered(first) if recipe.recover and first.recoverable else first
+        if best.error is not None:
+            raise best.error
     except (LowerError, ArtefactError) as refused:
-        if casting is None or on_mismatch == "raise":
+        if first.casting is None or on_mismatch == "raise":
             raise
-        return casting, failed_check(casting, refused)
-
-
-def _checked(casting: Casting, batches: Sequence[Batch], steps: Steps) -> Check:
-    with steps("verify"):
-        return check_of(casting, batches, steps)
+        return first.casting, first.check or failed_check(first.casting, refused)
+    return best.checked
 
 
 @dataclass(frozen=True)
 class _Attempt:
-    """A program that fails, and how."""
+    """One cast: what was lowered, and how it ended."""
 
     work: QuantizedProgram
-    error: IngotError
     casting: Casting | None = None  # None: it was not even lowered
+    check: Check | None = None  # None: it did not run
+    finding: Finding | None = None  # where it disagrees with its graph
+    error: IngotError | None = None
+
+    @property
+    def passed(self) -> bool:
+        return self.check is not None and self.check.passed
+
+    @property
+    def checked(self) -> Checked:
+        assert self.casting is not None
+        assert self.check is not None
+        return self.casting, self.check
+
+    @property
+    def recoverable(self) -> bool:
+        return self.error is not None or self.wrong is not None
+
+    @property
+    def wrong(self) -> str | None:
+        """The value whose kernel is wrong."""
+        return self.finding.strays if self.finding is not None else None
 
     @property
     def failure(self) -> BackendFailure:
-        return backend_failure(self.error)
+        if self.error is not None:
+            return backend_failure(self.error)
+        assert self.finding is not None
+        return BackendFailure("run", self.finding.verdict, self.finding.verdict)
 
 
 @dataclass(frozen=True)
@@ -82,23 +107,52 @@ class _Recovery:
     batches: Sequence[Batch]
     steps: Steps
 
-    def recovered(self, error: IngotError, work: QuantizedProgram, casting: Casting | None) -> Checked:
-        attempt, bars, notes = _Attempt(work, error, casting), dict[str, Bar](), list[str]()
+    def attempted(self, bars: Mapping[str, Bar]) -> _Attempt:
+        on_host = tuple((b.name, b.reason) for b in bars.values() if not b.leaves)
+        recipe = replace(self.recipe, host_ops=(*self.recipe.host_ops, *on_host))
+        work, casting = self.make(recipe, tuple(b for b in bars.values() if b.leaves)), None
+        try:
+            casting = lowered(work, self.steps)
+            with self.steps("verify"):
+                return _Attempt(work, casting, *check_and_finding(casting, self.batches, self.steps))
+        except (LowerError, ArtefactError) as e:
+            return _Attempt(work, casting, error=e)
+
+    def recovered(self, first: _Attempt) -> _Attempt:
+        """The attempt that passes; else the last, or the first where that ran at all."""
+        attempt, bars, notes = first, dict[str, Bar](), list[str]()
         deadline = Deadline(self.recipe.localize_seconds)
         for _ in range(ROUNDS):
             found = self._culprits(attempt, deadline)
-            outcome = self._planned_otherwise(attempt, found, bars)
-            notes += _notes(attempt, found, bars, self.recipe.localize_seconds)
-            if not isinstance(outcome, _Attempt):
-                done, check = outcome
-                return replace(done, notes=(*done.notes, *notes)), check
-            attempt = outcome
-        raise attempt.error
+            before, attempt = attempt, self._planned_otherwise(attempt, found, bars)
+            notes += _notes(before, found, bars, deadline.seconds)
+            if attempt.passed or not attempt.recoverable:
+                break
+        if first.check is not None and not attempt.passed:
+            return first
+        if attempt.casting is None:
+            return attempt
+        return replace(attempt, casting=replace(attempt.casting, notes=(*attempt.casting.notes, *notes)))
+
+    def _planned_otherwise(self, attempt: _Attempt, found: Culprits, bars: dict[str, Bar]) -> _Attempt:
+        """The first alternative that passes, else the last; `bars` gets what it bars."""
+        *first, last = _alternatives(attempt, found)
+        for chosen in first:
+            with suppress(PlanError):  # the recipe may ask for the precision in which the backend fails
+                after = self.attempted({**bars, **chosen})
+                if after.passed:
+                    bars |= chosen
+                    return after
+        bars |= last
+        return self.attempted(bars)
 
     def _culprits(self, attempt: _Attempt, deadline: Deadline) -> Culprits:
-        candidates = list(_candidates(attempt))
+        if attempt.wrong is not None and attempt.finding is not None:
+            return Culprits({attempt.wrong: attempt.finding.verdict}, minimal=True, trials=attempt.finding.lowerings)
+        candidates, error = list(_candidates(attempt)), attempt.error
+        assert error is not None
         if attempt.failure.missing:  # the host has no kernel: no op is gained by leaving the backend
-            raise attempt.error
+            raise error
         with self.steps("recover") as tick:
             trial, parts = self._trial(attempt), self._parts(attempt, deadline)
             search = CulpritSearch(candidates, trial, deadline, parts.narrow, lambda n: tick(n, None))
@@ -108,7 +162,7 @@ class _Recovery:
             words = dict.fromkeys(sorted(search.without_kernel), attempt.failure.words)
             return Culprits(words, minimal=False, trials=search.trials)
         if found is None:
-            raise _refused(attempt, candidates, deadline.seconds if deadline.passed else None) from attempt.error
+            raise _refused(error, attempt, candidates, deadline.seconds if deadline.passed else None) from error
         return found
 
     def _parts(self, attempt: _Attempt, deadline: Deadline) -> PartSearch:
@@ -126,7 +180,8 @@ class _Recovery:
         def trial(names: Names) -> BackendFailure | None:
             target = with_bars(attempt.work.target, [Bar(n, "left out on trial") for n in sorted(names)])
             try:
-                casting = lowered(replace(attempt.work, target=target, recipe=short), Steps(Silent()))
+                with quiet_logs():
+                    casting = lowered(replace(attempt.work, target=target, recipe=short), Steps(Silent()))
                 if runs:
                     run_first_batch(casting, self.batches)
             except (LowerError, ArtefactError) as e:
@@ -134,28 +189,6 @@ class _Recovery:
             return None
 
         return trial
-
-    def _planned_otherwise(self, attempt: _Attempt, found: Culprits, bars: dict[str, Bar]) -> Checked | _Attempt:
-        """The first alternative that passes, else the last; `bars` gets what it bars."""
-        *first, last = _alternatives(attempt, found)
-        for chosen in first:
-            with suppress(PlanError):  # the recipe may ask for the precision in which the backend fails
-                outcome = self._attempted({**bars, **chosen})
-                if not isinstance(outcome, _Attempt) and outcome[1].passed:
-                    bars |= chosen
-                    return outcome
-        bars |= last
-        return self._attempted(bars)
-
-    def _attempted(self, bars: Mapping[str, Bar]) -> Checked | _Attempt:
-        on_host = tuple((b.name, b.reason) for b in bars.values() if not b.leaves)
-        recipe = replace(self.recipe, host_ops=(*self.recipe.host_ops, *on_host))
-        work, casting = self.make(recipe, tuple(b for b in bars.values() if b.leaves)), None
-        try:
-            casting = lowered(work, self.steps)
-            return casting, _checked(casting, self.batches, self.steps)
-        except (LowerError, ArtefactError) as e:
-            return _Attempt(work, e, casting)
 
 
 def _candidates(attempt: _Attempt) -> Iterator[Candidate]:
@@ -184,7 +217,7 @@ def _other_precisions(node: Node, attempt: _Attempt) -> frozenset[str]:
 
 
 def _reason(attempt: _Attempt, words: str) -> str:
-    return f"{attempt.work.target.name} fails on it: {words}"
+    return words if attempt.wrong else f"{attempt.work.target.name} fails on it: {words}"
 
 
 # ---- what is said ----
@@ -196,7 +229,8 @@ def _notes(attempt: _Attempt, found: Culprits, bars: Mapping[str, Bar], seconds:
     for name, words in list(found.words.items())[:MOST_NOTES]:
         leaves = bars[name].leaves
         where = f"inside the delegate, in {' or '.join(sorted(leaves))}" if leaves else "on the host"
-        yield f"{attempt.work.target.name} fails on {_place(nodes[name])}: {words}; it runs {where} instead"
+        fails = "is wrong at" if attempt.wrong else "fails on"
+        yield f"{attempt.work.target.name} {fails} {_place(nodes[name])}: {words}; it runs {where} instead"
     if (rest := len(found.words) - MOST_NOTES) > 0:
         yield f"and {rest} more ops like these"
     if not found.minimal:
@@ -206,9 +240,10 @@ def _notes(attempt: _Attempt, found: Culprits, bars: Mapping[str, Bar], seconds:
     yield f"lowered {found.trials} times to find {'it' if len(found.words) == 1 else 'them'}{skip}"
 
 
-def _refused(attempt: _Attempt, candidates: Sequence[Candidate], seconds: float | None) -> IngotError:
+def _refused(
+    error: IngotError, attempt: _Attempt, candidates: Sequence[Candidate], seconds: float | None
+) -> IngotError:
     """The error of the backend, with the op that its words point to. `seconds`: the time was up."""
-    error = attempt.error
     named = next(iter(named_groups(attempt.failure, candidates)), [])
     where = f"{named[0].name} ({named[0].source})" if named and error.where is None else error.where
     tried = (
