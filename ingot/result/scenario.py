@@ -115,6 +115,9 @@ def _save(folder: Path, made: dict[str, np.ndarray]) -> None:
 
 def _check_output(folder: Path, name: str, i: int, made: dict[str, np.ndarray]) -> ScenarioOutputCheck:
     names = sorted(n for n in made if n.startswith("output_") and n.endswith(f"_{i}.npy"))
+    if not names:
+        why, hint = f"the scenario-runner left no output_*_{i}.npy", "write the scenario again with casting.scenario"
+        raise ArtefactError(f"the scenario gave nothing for output '{name}'", why=why, hint=hint)
     pairs = [(_load(folder / n.replace("output", "expected", 1)), made[n]) for n in names]
     wanted, got = (
         [torch.from_numpy(a.reshape(p[0].shape).astype(np.float32)) for p in pairs for a in p[k : k + 1]]
