@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch._decomp
 from torch import Tensor
 from torch.fx import Node
 from torch.fx.node import map_arg
@@ -68,7 +69,7 @@ class GradientTape:
         try:
             with torch.enable_grad():
                 args, kwargs = map_arg((node.args, node.kwargs), _leaf_maker(env, leaves))
-                out = node.target(*args, **kwargs)  # type: ignore[operator]
+                out = _differentiable(node.target, args, kwargs)
         except RuntimeError:  # a mutating or non-differentiable op stops the gradient
             args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
             return node.target(*args, **kwargs)  # type: ignore[operator]
@@ -135,6 +136,19 @@ def _vjp(results: list[Tensor], leaves: list[Tensor], gradients: list[Tensor]) -
         return torch.autograd.grad(results, leaves, gradients, retain_graph=True, allow_unused=True)
     except RuntimeError:  # overwritten state: operands that depend on it have no gradient
         return [None] * len(leaves)
+
+
+def _differentiable(op: Any, args: Any, kwargs: Any) -> Any:
+    """The results of an op; from its decomposition where it has no derivative for an operand (a running mean)."""
+    decomposed = torch._decomp.decomposition_table.get(op)
+    if decomposed is None:
+        return op(*args, **kwargs)
+    try:
+        out = op(*args, **kwargs)
+    except RuntimeError:
+        return decomposed(*args, **kwargs)
+    floats = [r for r in torch.utils._pytree.tree_leaves(out) if isinstance(r, Tensor) and r.is_floating_point()]
+    return out if not floats or any(r.requires_grad for r in floats) else decomposed(*args, **kwargs)
 
 
 def _leaf_maker(env: dict[Node, Any], leaves: list[tuple[int, Node, Tensor]]) -> Callable[[Node], Any]:
