@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from ingot.core.artefact import TensorInfo
+from ingot.core.torch_modes import in_neutral_modes
 from ingot.errors import ArtefactError, InputError
 from ingot.quantize.integer_io import quantize_inputs
 from ingot.verify.check import run_quantized
@@ -36,6 +37,7 @@ class ScenarioOutputCheck:
     passed: bool
 
 
+@in_neutral_modes
 def write_scenario_folder(casting: Casting, folder: str | Path, batches: Iterable[Any] | None = None) -> Path:
     """Write scenario.json, its graphs, shaders, inputs, expected outputs (all paths relative); and io.json."""
     evidence = casting.needed_evidence
