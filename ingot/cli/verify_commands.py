@@ -165,7 +165,9 @@ def lines(finding: Finding) -> Iterator[str]:
 
 def _row(value: ValueCheck, finding: Finding) -> tuple[str, ...]:
     rounding = "" if value.graph_db is None else decibel(value.graph_db)
-    marks = [w for w, name in (("coarsest", finding.coarsest), ("HERE", finding.strays)) if name == value.name]
+    marks = [
+        w for w, name in (("largest drop", finding.largest_sqnr_drop), ("HERE", finding.mismatch)) if name == value.name
+    ]
     end = f"{value.source}{'  ← ' + ', '.join(marks) if marks else ''}"
     return value.name, value.op.removeprefix("aten."), value.stored, rounding, _apart(value), end
 
