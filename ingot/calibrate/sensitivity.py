@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-import torch._decomp
 from torch import Tensor
 from torch.fx import Node
 from torch.fx.node import map_arg
@@ -69,7 +68,7 @@ class GradientTape:
         try:
             with torch.enable_grad():
                 args, kwargs = map_arg((node.args, node.kwargs), _leaf_maker(env, leaves))
-                out = _differentiable(node.target, args, kwargs)
+                out = node.target(*args, **kwargs)  # type: ignore[operator]
         except RuntimeError:  # a mutating or non-differentiable op stops the gradient
             args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
             return node.target(*args, **kwargs)  # type: ignore[operator]
@@ -131,24 +130,11 @@ class GradientTape:
 
 
 def _vjp(results: list[Tensor], leaves: list[Tensor], gradients: list[Tensor]) -> Sequence[Tensor | None]:
-    """Vector-Jacobian products: the gradient at each operand."""
+    """Vector-Jacobian products: the gradient at each operand. One by one where an operand has none (a running mean)."""
     try:
         return torch.autograd.grad(results, leaves, gradients, retain_graph=True, allow_unused=True)
     except RuntimeError:  # overwritten state: operands that depend on it have no gradient
-        return [None] * len(leaves)
-
-
-def _differentiable(op: Any, args: Any, kwargs: Any) -> Any:
-    """The results of an op; from its decomposition where it has no derivative for an operand (a running mean)."""
-    decomposed = torch._decomp.decomposition_table.get(op)
-    if decomposed is None:
-        return op(*args, **kwargs)
-    try:
-        out = op(*args, **kwargs)
-    except RuntimeError:
-        return decomposed(*args, **kwargs)
-    floats = [r for r in torch.utils._pytree.tree_leaves(out) if isinstance(r, Tensor) and r.is_floating_point()]
-    return out if not floats or any(r.requires_grad for r in floats) else decomposed(*args, **kwargs)
+        return [None] if len(leaves) == 1 else [_vjp(results, [leaf], gradients)[0] for leaf in leaves]
 
 
 def _leaf_maker(env: dict[Node, Any], leaves: list[tuple[int, Node, Tensor]]) -> Callable[[Node], Any]:

@@ -22,7 +22,8 @@ def bias_correction(expected: Tensor, actual: Tensor) -> Tensor:
     """The mean of expected - actual per channel, shrunk by its uncertainty; both are samples x channels."""
     missing = expected - actual
     mean, variance_of_mean = missing.mean(0), missing.var(0) / len(missing) if len(missing) > 1 else torch.inf
-    return mean * (1 - variance_of_mean / mean.square().clamp_min(1e-30)).clamp_min(0)
+    shrunk = mean * (1 - variance_of_mean / mean.square().clamp_min(1e-30)).clamp_min(0)
+    return torch.nan_to_num(shrunk, nan=0.0, posinf=0.0, neginf=0.0)  # squares of huge errors overflow float32
 
 
 def apply_correction(node: Node, y: Tensor, correction: Tensor) -> Tensor:

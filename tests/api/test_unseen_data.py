@@ -39,7 +39,7 @@ def fresh(given: list[tuple[torch.Tensor, ...]]) -> Iterator[tuple[torch.Tensor,
     yield from given
 
 
-def cast(calibration: Any, target: str = "xnnpack", **how: Any) -> Any:
+def cast(calibration: Any, target: Any = "xnnpack", **how: Any) -> Any:
     return ingot.cast(net(), batches(1)[0], target=target, calibration=calibration, **how)
 
 
@@ -84,6 +84,7 @@ class Accumulator(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.inner = net()
+        self.total: torch.Tensor
         self.register_buffer("total", torch.zeros(2, 4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

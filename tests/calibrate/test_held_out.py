@@ -11,10 +11,11 @@ import torch
 import ingot
 from ingot.calibrate import held_out
 from ingot.calibrate.held_out import Split, validation_data
+from ingot.capture.inputs import call_of
 
 
 def numbers(batches: Any) -> list[int]:
-    return [int(b.args[0]) if isinstance(b, ingot.Inputs) else int(b[0]) for b in batches]
+    return [int(call_of(b)[0][0]) for b in batches]
 
 
 def batches(n: int) -> list[tuple[torch.Tensor]]:
@@ -31,7 +32,7 @@ def stream(n: int) -> Iterator[tuple[torch.Tensor]]:
 def split(source: Any, **how: Any) -> tuple[list[int], list[int], str]:
     """What was recorded, what verifies, and where that is from."""
     made = Split(**how)
-    recorded = [int(b.args[0] if isinstance(b, ingot.Inputs) else b[0]) for b in made.recorded(source)]
+    recorded = [number for b in made.recorded(source) for number in numbers([b])]  # one by one: the buffer is reused
     return recorded, numbers(made.data.batches), made.data.source
 
 

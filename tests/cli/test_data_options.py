@@ -129,8 +129,8 @@ def test_a_function_that_reuses_its_memory(home: Path, tmp_path: Path, capsys: A
     assert ingot.Casting.load(tmp_path / "built").pte == made["fresh"].pte
     found = []
     for name in ("fresh", "reusing"):
-        source = ["--calibrate", f"{home / 'net.py'}:{name}", "--target", "xnnpack"]
-        assert main(["localize", f"{home / 'net.py'}:build", *source, "--json"]) == 0
+        data = ["--calibrate", f"{home / 'net.py'}:{name}", "--target", "xnnpack"]
+        assert main(["localize", f"{home / 'net.py'}:build", *data, "--json"]) == 0
         found.append(json.loads(capsys.readouterr().out)["values"])
     assert found[0] == found[1]
 

@@ -28,6 +28,7 @@ class FromOneMemory(nn.Module):
 
         self.weight, self.bias = nn.Parameter(part(8, 8)), nn.Parameter(part(8))
         self.kernel = nn.Parameter(part(4, 1, 3))
+        self.table: torch.Tensor
         self.register_buffer("factor", part(1, 8))
         self.register_buffer("offset", part(2, 8))
         self.register_buffer("table", part(5, 8))
