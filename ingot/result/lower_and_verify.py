@@ -7,9 +7,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from ingot.calibrate.held_out import CheckData
 from ingot.calibrate.statistics import Ranges
 from ingot.capture.export import Program
-from ingot.capture.inputs import Batch
+from ingot.capture.inputs import Batch, own_batches
 from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check
 from ingot.core.progress import Silent, Steps
@@ -58,18 +59,19 @@ def lowered(work: QuantizedProgram, steps: Steps) -> Casting:
 
 
 def verified(
-    casting: Casting, kept: Sequence[Batch], steps: Steps, on_mismatch: str, ranges: Ranges | None = None
+    casting: Casting, data: CheckData, steps: Steps, on_mismatch: str, ranges: Ranges | None = None
 ) -> Casting:
     with steps("verify"):
-        check = _verify_or_keep(casting, kept, steps, on_mismatch)
-    return judged(casting, check, kept, steps, on_mismatch, ranges)
+        check = _verify_or_keep(casting, data.batches, steps, on_mismatch)
+    return judged(casting, check, data, steps, on_mismatch, ranges)
 
 
 def judged(
-    casting: Casting, check: Check, kept: Sequence[Batch], steps: Steps, on_mismatch: str, ranges: Ranges | None = None
+    casting: Casting, check: Check, data: CheckData, steps: Steps, on_mismatch: str, ranges: Ranges | None = None
 ) -> Casting:
     """The casting with its check; an error where that failed, unless it is kept."""
-    seen = replace(casting.needed_evidence, ranges=ranges, batch=casting.needed_evidence.program.flatten(kept[0]))
+    check, batch = replace(check, judged_on=data.source), casting.needed_evidence.program.flatten(data.batches[0])
+    seen = replace(casting.needed_evidence, ranges=ranges, batch=batch)
     casting = replace(casting, evidence=seen)
     done = casting.checked(check, steps.seconds)
     if not check.passed and on_mismatch == "raise":
@@ -100,7 +102,7 @@ def check_and_finding(
     casting: Casting, batches: Iterable[Batch], steps: Steps | None = None
 ) -> tuple[Check, Finding | None]:
     """Also where the error starts, if the artefact disagrees with its own graph."""
-    chosen = list(batches)
+    chosen = own_batches(batches)
     check = run_and_compare(casting, chosen)
     if check.passed or not disagrees_with_graph(check, casting.needed_evidence.recipe):
         return check, None
@@ -126,7 +128,7 @@ def run_first_batch(casting: Casting, batches: Sequence[Batch]) -> None:
 
 def localized(casting: Casting, batches: Iterable[Batch], steps: Steps | None = None) -> Finding:
     """Where the error starts, and whose it is."""
-    flat = [casting.needed_evidence.program.flatten(b) for b in batches]
+    flat = [casting.needed_evidence.program.flatten(b) for b in own_batches(batches)]
     with _naming_kernels(casting), (steps or Steps(Silent()))("localize") as tick:
         return diagnose(casting, flat, tick)
 

@@ -107,12 +107,20 @@ def test_nothing_is_found_where_the_backend_fails_anyway() -> None:
 
 
 def test_when_the_time_is_up_the_smallest_set_that_is_known_is_taken() -> None:
-    backend = Backend([{"op_9"}])
+    squeezes = {c.name for c in ops(40) if c.kind.startswith("squeeze")}
+    culprit = sorted(squeezes)[2]
+    backend = Backend([{culprit}], lambda _: "Failed to create squeeze node")
     found = search(backend, ops(40), seconds=0.0)
     assert found is not None
     assert not found.minimal
     assert len(backend.calls) == 1
-    assert found.words.keys() == {c.name for c in ops(40)}
+    assert found.words.keys() == squeezes
+
+
+def test_when_the_time_is_up_a_program_without_delegates_is_no_answer() -> None:
+    backend = Backend([{"op_9"}])
+    assert search(backend, ops(40), seconds=0.0) is None
+    assert backend.calls == [frozenset(c.name for c in ops(40))]
 
 
 def test_when_the_time_is_up_and_nothing_is_known_there_is_no_answer() -> None:

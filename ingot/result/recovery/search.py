@@ -16,6 +16,9 @@ Trial = Callable[[Names], BackendFailure | None]
 Narrow = Callable[[Sequence[Candidate], BackendFailure], Sequence[Candidate]]
 
 
+MOST_OF_A_PROGRAM = 0.5  # a program with fewer ops than that inside delegates is not what was asked for
+
+
 @dataclass(frozen=True)
 class Culprits:
     """Ops to bar, each with the backend's words."""
@@ -38,7 +41,7 @@ class CulpritSearch:
     without_kernel: set[str] = field(default_factory=set)  # nothing but the backend can run these
 
     def find(self, first: BackendFailure) -> Culprits | None:
-        """None: there is no such set, or the time was up before one was known."""
+        """None: there is no such set, or the time was up before a small one was known."""
         self.tried[frozenset()] = first
         try:
             words = self._all_failures(first)
@@ -110,7 +113,7 @@ class CulpritSearch:
 
     def _smallest_known(self, first: BackendFailure) -> Culprits | None:
         good = [names for names, failure in self.tried.items() if failure is None]
-        if not good:
+        best = min(good, key=len, default=frozenset())
+        if not best or len(best) > MOST_OF_A_PROGRAM * len(self.candidates):
             return None
-        best = min(good, key=len)
         return Culprits({c.name: first.words for c in self.candidates if c.name in best}, False, self.trials)

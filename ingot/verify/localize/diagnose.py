@@ -30,6 +30,7 @@ from ingot.verify.metrics import measure
 if TYPE_CHECKING:
     from ingot.result.casting import Casting
 
+MOST_BATCHES = 8  # intermediate values of more would fill the memory
 Verdict = tuple[str, str, str | None]  # kind, sentence, value
 
 
@@ -39,7 +40,7 @@ def diagnose(casting: Casting, batches: Batches, tick: Tick = nothing_to_report)
     It ends after `localize_seconds` of the recipe, with what is known by then.
     """
     evidence: Evidence = casting.needed_evidence
-    chosen = list(islice(batches, evidence.recipe.verify_batches))
+    chosen = list(islice(batches, evidence.recipe.verify_batches or MOST_BATCHES))
     if not chosen:
         raise InputError("no batches to localize with", hint="give at least one input tuple")
     deadline, usual = Deadline(evidence.recipe.localize_seconds), casting.timings.get("lower", 0.0)
