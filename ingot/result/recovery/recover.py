@@ -204,10 +204,7 @@ def _candidates(attempt: _Attempt) -> Iterator[Candidate]:
 
 def _alternatives(attempt: _Attempt, found: Culprits) -> list[dict[str, Bar]]:
     """In another precision inside the delegate, where the backend offers one; then on the host."""
-    nodes, only_weights = (
-        {n.name: n for n in attempt.work.form.module.graph.nodes},
-        "weights" in attempt.work.plan.settings,
-    )
+    nodes = {n.name: n for n in attempt.work.form.module.graph.nodes}
     on_host = {n: Bar(n, _reason(attempt, words)) for n, words in found.words.items()}
     others = {n: replace(b, leaves=_other_precisions(nodes[n], attempt)) for n, b in on_host.items()}
     chosen = "weights" not in attempt.work.plan.settings and any(b.leaves for b in others.values())
