@@ -69,11 +69,15 @@ class _BarredKernels(Kernels):
         bar, able = self._bar(node), self.main.ability(node)
         return able if bar is None else Ability(able.runs & bar.leaves, bar.reason)
 
+    def _on_host(self, node: Node) -> bool:
+        bar = self._bar(node)
+        return bar is not None and not bar.leaves
+
     def fuses(self, producer: Node, consumer: Node) -> bool:
-        return not (self._bar(producer) or self._bar(consumer)) and self.main.fuses(producer, consumer)
+        return not (self._on_host(producer) or self._on_host(consumer)) and self.main.fuses(producer, consumer)
 
     def requantizes(self, node: Node) -> bool:
-        return self._bar(node) is not None or self.main.requantizes(node)
+        return self._on_host(node) or self.main.requantizes(node)
 
     def weight_axis(self, node: Node) -> int | None:
         return self.main.weight_axis(node)

@@ -258,3 +258,13 @@ def test_weight_only_casts_recover_too() -> None:
     assert casting.plan.settings["host_ops"].keys() == {"mean"}
     assert {h.reason.split(":")[0] for h in casting.host_ops} == {"xnnpack fails on it"}
     assert casting.layers
+
+
+def test_an_op_of_a_program_with_dynamic_shapes_runs_on_the_host() -> None:
+    net = Between(centred).eval()
+    shapes = {"x": {0: torch.export.Dim("batch", min=1, max=4)}}
+    batches = [(x.repeat(2, 1, 1, 1),) for (x,) in IMAGES]
+    casting = ingot.cast(net, batches[0], target="xnnpack", calibration=batches, dynamic_shapes=shapes)
+    assert casting.check is not None
+    assert casting.check.passed
+    assert casting.plan.settings["host_ops"].keys() == {"mean"}

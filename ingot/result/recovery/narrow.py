@@ -29,7 +29,7 @@ Inputs = tuple[torch.Tensor, ...]
 FEWEST = 8  # ops; with fewer the whole program is quick to lower
 
 
-@dataclass(frozen=True)
+@dataclass
 class PartSearch:
     """`seconds`: how long the search may take; `batch`: flat inputs of the program."""
 
@@ -37,6 +37,7 @@ class PartSearch:
     batch: Inputs
     seconds: float
     on_trial: Callable[[], None] = lambda: None
+    trials: int = 0
 
     def narrow(self, candidates: Sequence[Candidate], failure: BackendFailure) -> Sequence[Candidate]:
         """The smallest run of consecutive ops that was seen to fail alike; empty: no half does."""
@@ -54,6 +55,7 @@ class PartSearch:
         return found
 
     def _fails_alike(self, some: Sequence[Candidate], failure: BackendFailure) -> bool:
+        self.trials += 1
         self.on_trial()
         names = {c.name for c in some}
         with suppress(_NoPart):

@@ -56,10 +56,12 @@ def lowered_and_checked(
         best = recovery.recovered(first) if recipe.recover and first.recoverable else first
         if best.error is not None:
             raise best.error
-    except (LowerError, ArtefactError) as refused:
+    except (LowerError, ArtefactError, PlanError) as refused:
+        if first.check is not None:  # it ran, and is wrong
+            return first.checked
         if first.casting is None or on_mismatch == "raise":
             raise
-        return first.casting, first.check or failed_check(first.casting, refused)
+        return first.casting, failed_check(first.casting, refused)
     return best.checked
 
 
@@ -126,7 +128,7 @@ class _Recovery:
             found = self._culprits(attempt, deadline)
             before, attempt = attempt, self._planned_otherwise(attempt, found, bars)
             notes += _notes(before, found, bars, deadline.seconds)
-            if attempt.passed or not attempt.recoverable:
+            if attempt.passed or not attempt.recoverable or deadline.passed:
                 break
         if first.check is not None and not attempt.passed:
             return first
@@ -154,16 +156,18 @@ class _Recovery:
         if attempt.failure.missing:  # the host has no kernel: no op is gained by leaving the backend
             raise error
         with self.steps("recover") as tick:
-            trial, parts = self._trial(attempt), self._parts(attempt, deadline)
-            search = CulpritSearch(candidates, trial, deadline, parts.narrow, lambda n: tick(n, None))
+            parts = self._parts(attempt, deadline)
+            count: Callable[[], None] = lambda: tick(search.trials + parts.trials, None)  # noqa: E731
+            search = CulpritSearch(candidates, self._trial(attempt), deadline, parts.narrow, count)
+            parts.on_trial = count
             found = search.find(attempt.failure)
         if found is None and search.without_kernel:
             # Only the backend can run these, perhaps in another precision.
             words = dict.fromkeys(sorted(search.without_kernel), attempt.failure.words)
-            return Culprits(words, minimal=False, trials=search.trials)
+            return Culprits(words, minimal=False, trials=search.trials + parts.trials)
         if found is None:
-            raise _refused(error, attempt, candidates, deadline.seconds if deadline.passed else None) from error
-        return found
+            raise _refused(error, attempt, candidates, deadline.seconds if search.out_of_time else None) from error
+        return replace(found, trials=found.trials + parts.trials)
 
     def _parts(self, attempt: _Attempt, deadline: Deadline) -> PartSearch:
         batch = attempt.work.form.flatten(self.batches[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -36,9 +37,11 @@ class CulpritSearch:
     trial: Trial
     deadline: Deadline
     narrow: Narrow | None = None  # a cheaper way to some of the candidates, not always right
-    on_trial: Callable[[int], None] = lambda _: None
+    on_trial: Callable[[], None] = lambda: None
     tried: dict[Names, BackendFailure | None] = field(default_factory=dict)
     without_kernel: set[str] = field(default_factory=set)  # nothing but the backend can run these
+    seconds: float = 0.0  # of the trial before
+    out_of_time: bool = False
 
     def find(self, first: BackendFailure) -> Culprits | None:
         """None: there is no such set, or the time was up before a small one was known."""
@@ -46,6 +49,7 @@ class CulpritSearch:
         try:
             words = self._all_failures(first)
         except OutOfTime:
+            self.out_of_time = True
             return self._smallest_known(first)
         return None if words is None else Culprits(words, minimal=True, trials=self.trials)
 
@@ -101,9 +105,11 @@ class CulpritSearch:
         barred = frozenset(names) - self.without_kernel
         if barred not in self.tried:
             if self.trials:  # one is always made
-                self.deadline.need()
-            self.on_trial(self.trials + 1)
+                self.deadline.need(self.seconds)
+            start = time.monotonic()
             self.tried[barred] = self.trial(barred)
+            self.seconds = time.monotonic() - start
+            self.on_trial()
         failure = self.tried[barred]
         known = barred & set(failure.missing) if failure else frozenset()
         if not known:
