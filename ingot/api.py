@@ -19,6 +19,7 @@ from ingot.config.recipe import Recipe, RecipeLike, recipe_from
 from ingot.core.artefact import Check
 from ingot.core.progress import Reporter, Silent, Steps
 from ingot.errors import InputError, PlanError
+from ingot.patches.version_errors import in_words
 from ingot.plan.estimator_search import CANDIDATE_ESTIMATORS, best_plan
 from ingot.plan.plan_data import Plan
 from ingot.plan.simulated_quantization import can_simulate
@@ -76,6 +77,7 @@ def cast(
 ) -> dict[str, Casting]: ...
 
 
+@in_words
 def cast(
     model: Model,
     example_inputs: Batch | None = None,
@@ -161,11 +163,13 @@ def _in_float32(batch: Batch) -> Inputs:
     return Inputs(*args, **kwargs)
 
 
+@in_words
 def capture(model: Model, example_inputs: Batch | None = None, *, dynamic_shapes: DynamicShapes = None) -> Program:
     """Export the model and bring it into canonical form; a model that cannot be cast is refused with its line."""
     return capture_program(model, example_inputs, dynamic_shapes=dynamic_shapes)
 
 
+@in_words
 def record(program: Program, batches: Iterable[Batch], *, on_batch: Callable[[int], None] | None = None) -> Ranges:
     """Calibrate: one float run over the batches, statistics per value, for every target and precision.
 
@@ -179,6 +183,7 @@ def record(program: Program, batches: Iterable[Batch], *, on_batch: Callable[[in
         restore_state(program.module, program.state)
 
 
+@in_words
 def plan(program: Program, ranges: Ranges, target: str, *, recipe: RecipeLike = None) -> Plan:
     """Solve for the quantization of every value on `target`, with reasons."""
     if ranges.fingerprint != program.fingerprint:
@@ -219,6 +224,7 @@ def _planned(form: Program, ranges: Ranges, target: Target, rewrites: tuple[str,
         return best_plan(plans, module, ranges.cached_batches, correct_biases=recipe.correct_biases)
 
 
+@in_words
 def train(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Training:
     """The plan as fake quantizers: a module to train, then `lower(*training.finish())`."""
     settings = _for_plan(plan, recipe)
@@ -228,6 +234,7 @@ def train(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Trainin
     return prepare_qat(form, plan, target)
 
 
+@in_words
 def lower(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Casting:
     """Replay the plan and lower it for its target. Not yet executed: `verify` does that."""
     return _lower(program, plan, _for_plan(plan, recipe), Steps(Silent()))
@@ -258,16 +265,19 @@ def _must_match(plan: Plan, program: Program) -> None:
         raise PlanError("this plan was made for another program", hint="plan this program first")
 
 
+@in_words
 def verify(casting: Casting, batches: Iterable[Batch]) -> Check:
     """Execute the artefact on all `batches`; compare it with the float model and with its own quantized graph."""
     return check_of(casting, batches)
 
 
+@in_words
 def localize(casting: Casting, batches: Iterable[Batch]) -> Finding:
     """Where the error starts, value by value, and its cause: quantization, the backend, or the file."""
     return localized(casting, batches)
 
 
+@in_words
 def reduce(
     model: Model,
     example_inputs: Batch,
@@ -297,6 +307,7 @@ def _attempt(model: Model, batches: Sequence[Batch], target: str, recipe: Recipe
     return run_and_compare(lower(program, made, recipe=recipe), batches)
 
 
+@in_words
 def targets() -> tuple[Availability, ...]:
     """Every target: what is installed, what is missing, the command that installs it, its options."""
     return available_targets()
