@@ -18,7 +18,7 @@ from ingot.errors import IngotError, InputError, first_sentence
 from ingot.llm.attention import KNOWN_OPTIONS, PLAIN_MODEL
 from ingot.llm.hf_imports import import_transformers
 from ingot.llm.kv_cache import KVHeads
-from ingot.llm.position_tables import PositionCall, is_positions
+from ingot.llm.position_tables import PositionCall, first_position, longest_learned
 
 PROBE = "ingot_probe"
 PROBE_TOKENS = 3
@@ -55,7 +55,7 @@ class _Recording:
     updates: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
     masks: list[tuple[Tensor, Callable[..., Tensor]]] = field(default_factory=list)
     positions: list[PositionCall] = field(default_factory=list)
-    learned: dict[str, int] = field(default_factory=dict)  # tables of learned positions: rows that are left
+    learned: list[PositionCall] = field(default_factory=list)  # by embeddings
 
 
 def probe_decoder(model: Any, context: int) -> DecoderLayout:
@@ -70,7 +70,7 @@ def probe_decoder(model: Any, context: int) -> DecoderLayout:
     _refuse_other_states(name, recorded)
     for call in recorded.calls:
         _refuse_options(name, call)
-    _refuse_long_context(name, recorded, context)
+    _refuse_long_context(model, recorded, context)
     windows = {c.layer: _window(name, c, context) for c in recorded.calls}
     return DecoderLayout(_heads(name, recorded.calls), windows, tuple(recorded.positions))
 
@@ -133,19 +133,16 @@ def _hooks(model: nn.Module, recording: _Recording, cache: Any) -> Iterator[None
 def _position_hook(recording: _Recording, path: str, module: nn.Module) -> Callable[..., None] | None:
     """For modules without parameters, and for embeddings."""
 
-    def tabulated(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        inside = any(path.startswith(f"{c.path}.") for c in recording.positions)
-        if not inside and any(is_positions(a, PROBE_TOKENS) for a in (*args, *kwargs.values())):
-            recording.positions.append(PositionCall(path, args, dict(kwargs)))
+    kept = recording.learned if isinstance(module, nn.Embedding) else recording.positions
+    if kept is recording.positions and (not path or next(module.parameters(), None) is not None):
+        return None
 
-    def learned(table: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        rows = [a.flatten() for a in (*args, *kwargs.values()) if isinstance(a, Tensor) and a.numel() == PROBE_TOKENS]
-        if rows and is_positions(rows[0] - rows[0][0], PROBE_TOKENS):
-            recording.learned[path] = table.num_embeddings - int(rows[0][0])
+    def record(_: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        inside = any(path.startswith(f"{c.path}.") for c in kept)
+        if not inside and any(first_position(a, PROBE_TOKENS) is not None for a in (*args, *kwargs.values())):
+            kept.append(PositionCall(path, args, dict(kwargs), PROBE_TOKENS))
 
-    if isinstance(module, nn.Embedding):
-        return learned
-    return tabulated if path and next(module.parameters(), None) is None else None
+    return record
 
 
 def _recorded_mask(
@@ -211,11 +208,12 @@ def _refuse_options(name: str, call: AttentionCall) -> None:
         raise _unsupported(f"{name}, layer {call.layer}", "its attention has dropout", "model.eval()")
 
 
-def _refuse_long_context(name: str, recorded: _Recording, context: int) -> None:
-    for path, rows in recorded.learned.items():
-        if rows < context:
+def _refuse_long_context(model: nn.Module, recorded: _Recording, context: int) -> None:
+    for call in recorded.learned:
+        if (rows := longest_learned(model, call, context)) < context:
+            where = f"{type(model).__name__}, {call.path}"
             why = f"positions are learned, and the table has rows for {rows} tokens"
-            raise _unsupported(f"{name}, {path}", why, f"--context {rows}")
+            raise InputError(f"unsupported context of {context}", where=where, why=why, hint=f"--context {rows}")
 
 
 def _heads(name: str, calls: list[AttentionCall]) -> KVHeads:

@@ -10,6 +10,7 @@ import torch
 
 from ingot.capture.export import Program, capture_program
 from ingot.core.host_memory import evict_after_forward, trim_heap
+from ingot.errors import InputError
 from ingot.llm.checkpoint import Checkpoint
 from ingot.llm.decoder import STEP_INPUTS, Decoder
 from ingot.llm.float_check import check_decoder
@@ -56,10 +57,20 @@ def cast_decoder(
 
 def checked_decoder(model: Any, context: int, sample: list[int], chunk: int) -> Decoder:
     """The model as a step with a KV cache, compared with the model itself on a sample."""
+    _refuse_stacked_weights(model)
     with evict_after_forward(model.eval()):
         decoder = Decoder(model, context).eval()
         check_decoder(decoder, sample, chunk)
     return decoder
+
+
+def _refuse_stacked_weights(model: Any) -> None:
+    """Mixtures of experts have one weight for all experts, and ops of `transformers` that no runtime has."""
+    for name, value in model.named_parameters():
+        if value.dim() > 2:
+            why = f"its shape is {list(value.shape)}: several matrices, and only linears and embeddings are quantized"
+            where = f"{type(model).__name__}, {name}"
+            raise InputError("unsupported decoder architecture", where=where, why=why, hint="cast a dense model")
 
 
 def _record_statistics(decoder: Decoder, texts: list[list[int]]) -> HessianRecorder:

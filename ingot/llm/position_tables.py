@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ class PositionCall:
     path: str  # of the module in the model
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    many: int  # positions
 
     @property
     def variant(self) -> Variant:
@@ -39,10 +40,12 @@ def variant_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Variant:
     return tuple(a for a in (*args, *kwargs.values()) if not isinstance(a, Tensor))
 
 
-def is_positions(value: Any, many: int) -> bool:
-    """Whether a value of a call is the tensor of the positions 0, 1, …"""
-    integers = isinstance(value, Tensor) and not value.is_floating_point() and value.numel() == many
-    return integers and value.flatten().tolist() == [*range(many)]
+def first_position(value: Any, many: int) -> int | None:
+    """The first of a tensor of consecutive positions; None where a value of a call is something else."""
+    if not isinstance(value, Tensor) or value.is_floating_point() or value.numel() != many:
+        return None
+    first = int(value.flatten()[0])
+    return first if value.flatten().tolist() == [*range(first, first + many)] else None
 
 
 class PositionTable(nn.Module):
@@ -87,11 +90,10 @@ def _tabulated(model: nn.Module, call: PositionCall, context: int) -> tuple[Tens
 
 def _computed(module: nn.Module, call: PositionCall, many: int) -> tuple[Tensor, ...]:
     """By a copy: a module may adapt its frequencies to the positions that it last saw."""
-    seen = [a for a in (*call.args, *call.kwargs.values()) if isinstance(a, Tensor)]
-    length = next(a.numel() for a in seen if not a.is_floating_point())
 
     def given(a: Any) -> Any:
-        return torch.arange(many).view(1, -1) if is_positions(a, length) else a
+        first = first_position(a, call.many)
+        return a if first is None else torch.arange(first, first + many).view(1, -1)
 
     with torch.no_grad():
         made = copy.deepcopy(module)(*map(given, call.args), **{k: given(v) for k, v in call.kwargs.items()})
@@ -103,9 +105,25 @@ def _longest_stable(module: nn.Module, call: PositionCall, context: int) -> int:
     first = _computed(module, call, min(2, context))
 
     def stable(many: int) -> bool:
-        made = _computed(module, call, many)
-        return all(torch.allclose(a, b[:, : a.shape[1]], rtol=0, atol=SAME) for a, b in zip(first, made, strict=True))
+        pairs = zip(first, _computed(module, call, many), strict=True)
+        return all(torch.allclose(a[:, :many], b[:, : a.shape[1]], rtol=0, atol=SAME) for a, b in pairs)
 
-    if stable(context):
-        return context
-    return bisect_left(range(3, context), True, key=lambda many: not stable(many)) + 2
+    return _longest(stable, context)
+
+
+def longest_learned(model: nn.Module, call: PositionCall, context: int) -> int:
+    """The longest text for which an embedding has rows."""
+
+    def has_rows(many: int) -> bool:
+        try:
+            _computed(model.get_submodule(call.path), call, many)
+        except IndexError:
+            return False
+        return True
+
+    return _longest(has_rows, context)
+
+
+def _longest(holds: Callable[[int], bool], most: int) -> int:
+    """The largest number up to `most` for which a condition holds that holds for all smaller ones."""
+    return most if holds(most) else bisect_left(range(1, most), True, key=lambda many: not holds(many))

@@ -65,17 +65,14 @@ def _is_missing_name(error: Exception) -> bool:
 
 
 def _arises_inside(error: Exception) -> bool:
-    """In Ingot's code, or in that of these packages: not in the user's."""
-    frame = _innermost(error)
-    if frame is None:
-        return False
-    package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
-    return package in ("ingot", *CORE_PACKAGES)
+    """In Ingot's code, or in that of these packages when Ingot calls it: not where the user's code does."""
+    packages = [_package_of(frame) for frame, _ in traceback.walk_tb(error.__traceback__)]
+    callers = [p for p in packages if p not in CORE_PACKAGES]
+    return bool(callers) and callers[-1] == "ingot"
 
 
-def _innermost(error: Exception) -> FrameType | None:
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return frames[-1] if frames else None
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
 
 
 def _place(error: Exception) -> str | None:

@@ -103,7 +103,7 @@ def test_a_mask_that_is_no_window_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         return (kv <= q) & (kv // 8 == q // 8)
 
     monkeypatch.setattr(masking_utils, "causal_mask_function", in_chunks)
-    with pytest.raises(ingot.InputError, match="layer 0 · why: token 1 sees other tokens than a causal sliding window"):
+    with pytest.raises(ingot.InputError, match="layer 0 · why: token 8 sees other tokens than a causal sliding window"):
         Decoder(tiny_of("LlamaForCausalLM"), CONTEXT)
 
 

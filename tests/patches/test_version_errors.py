@@ -136,7 +136,7 @@ def test_a_missing_repair_is_left_out_with_one_warning(group: str, monkeypatch: 
         for _ in range(2):
             with gate.patched(group):
                 pass
-    said = [str(w.message) for w in caught]
+    said = [str(w.message) for w in caught if "not repaired" in str(w.message)]
     assert len(said) == len(PATCHES[group])
     assert all(
         "executorch 1.6.0: executorch.backends" in s and e.why in s for s, e in zip(said, PATCHES[group], strict=True)
