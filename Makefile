@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.ready-bench
 TEST_READY := $(VENV)/.ready-test
 
-.PHONY: demo test long real smoke check bench
+.PHONY: demo test long real smoke check bench versions
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -34,6 +34,10 @@ check: $(READY)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.check_names
+
+# Small casts against other releases of ExecuTorch, each in an environment of its own: .venv-executorch-1.4.1.
+versions: $(READY)
+	$(BIN)/python -m tools.other_versions
 
 bench: $(BENCH_READY)
 	$(BIN)/python -m bench.run
