@@ -55,7 +55,7 @@ CASES = {
     "layer norm": ("layer-norm-as-matmul", lambda x, w, b: F.layer_norm(x, (4,), w, b), (X4,), (torch.randn(4), torch.randn(4))),
     "layer norm, plain": ("layer-norm-as-matmul", lambda x: F.layer_norm(x, (4,), eps=1e-3), (X3,), ()),
     "slice assignment": ("slice-scatter-as-cat", scatter, (X3,), ()),
-    "depth pooling": ("depth-pool-as-2d", lambda x: F.avg_pool3d(x, (3, 1, 1), 1), (torch.randn(2, 1, 6, 5, 4),), ()),
+    "depth pooling": ("pool3d-as-2d", lambda x: F.avg_pool3d(x, (3, 1, 1), 1), (torch.randn(2, 1, 6, 5, 4),), ()),
     "softplus": ("softplus-decomposed", lambda x: F.softplus(x * 30), (X3,), ()),
     "matmul by a constant": ("matmul-as-bmm", lambda x, w: x @ w, (X3,), (torch.randn(4, 7),)),
     "matmul, batched": ("matmul-as-bmm", lambda x, y: x @ y, (Q, Q.mT.contiguous()), ()),

@@ -1,0 +1,108 @@
+"""Rewrites written as functions of tensors: they are traced, and the ops of the trace replace the op.
+
+Such a function can be compared with torch on its own. Rules that build nodes one by one are in `rule.py`.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.fx import Graph, GraphModule, Node
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from ingot.capture.canonicalize.passes import PASSES
+from ingot.core.fx import calls, fake_mode_of, has_symbols, inherited_meta, source_of, value_name, value_of
+
+
+class Declined(Exception):
+    """Raised by a function that does not cover the given arguments."""
+
+
+def _always(node: Node) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Decomposition:
+    """`functions`: op -> a function of its arguments that computes the same with other ops.
+
+    It returns None for a result of a tuple that it cannot give: the op is kept where that result is read. `wanted`
+    says whether an op has to be replaced at all; a target sets it.
+    """
+
+    name: str
+    functions: Mapping[Any, Callable[..., Any]]
+    wanted: Callable[[Node], bool] = _always
+
+    def apply(self, module: GraphModule) -> list[str]:
+        """Replace all matches; returns them as node names with the user's source lines."""
+        places = [place for node in calls(module) if (place := self._replace(module, node)) is not None]
+        if places:
+            for each in PASSES:  # weights that were cut and counted become constants again
+                each.run(module)
+        return places
+
+    def _replace(self, module: GraphModule, node: Node) -> str | None:
+        function = self.functions.get(node.target)
+        if function is None or not _static(node) or not self.wanted(node):
+            return None
+        graph = _traced(function, module, node)
+        results = None if graph is None else graph.output_node().args[0]
+        if graph is None or not _gives_what_is_read(node, results):
+            return None
+        place = f"{node.name} ({source_of(node)})"
+        _inline(node, graph)
+        return place
+
+
+def _static(node: Node) -> bool:
+    values = torch.utils._pytree.tree_leaves([value_of(n) for n in (*node.all_input_nodes, node)])
+    return not any(has_symbols(v.shape) if isinstance(v, torch.Tensor) else True for v in values)
+
+
+def _traced(function: Callable[..., Any], module: GraphModule, node: Node) -> Graph | None:
+    """The function as a graph over the op's operands: composite ops such as conv2d stay whole."""
+    sources = list(dict.fromkeys(node.all_input_nodes))
+
+    def on_operands(*values: Any) -> Any:
+        known = dict(zip(sources, values, strict=True))
+        return function(*torch.fx.map_arg(node.args, known.get), **torch.fx.map_arg(node.kwargs, known.get))
+
+    try:
+        with torch.no_grad(), fake_mode_of(module):
+            return make_fx(on_operands, pre_dispatch=True)(*map(value_of, sources)).graph
+    except Declined:
+        return None
+
+
+def _gives_what_is_read(node: Node, results: Any) -> bool:
+    if isinstance(results, Node):
+        return True
+    return all(u.target is operator.getitem and results[u.args[1]] is not None for u in node.users)
+
+
+def _inline(node: Node, graph: Graph) -> None:
+    known = dict(zip(graph.find_nodes(op="placeholder"), dict.fromkeys(node.all_input_nodes), strict=True))
+    with node.graph.inserting_before(node):
+        for part in graph.find_nodes(op="call_function"):
+            known[part] = node.graph.node_copy(part, known.__getitem__)
+            known[part].meta = {**inherited_meta(node), "val": value_of(part)}
+    results = torch.fx.map_arg(graph.output_node().args[0], known.__getitem__)
+    if isinstance(results, Node):
+        _take_place(node, results)
+    else:
+        for item in list(node.users):
+            _take_place(item, results[item.args[1]])
+        node.graph.erase_node(node)
+
+
+def _take_place(node: Node, new: Node) -> None:
+    """The new node keeps the value's name: recorded statistics stay valid. An operand has a name already."""
+    if new.op == "call_function":
+        new.meta.setdefault("ingot_value", value_name(node))
+    node.replace_all_uses_with(new)
+    node.graph.erase_node(node)
