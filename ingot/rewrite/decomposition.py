@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -35,7 +35,7 @@ class Decomposition:
     """
 
     name: str
-    functions: Mapping[Any, Callable[..., Any]]
+    functions: Mapping[Any, Callable[..., Any]] = field(hash=False)
     wanted: Callable[[Node], bool] = _always
 
     def apply(self, module: GraphModule) -> list[str]:

@@ -5,6 +5,8 @@ mask[b, p] is 1 where position p lies in bag b, offsets[b] <= p < offsets[b + 1]
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -17,16 +19,22 @@ SUM, MEAN, MAX = range(3)  # torch's modes
 def bags_of_rows(
     weight: Tensor, indices: Tensor, offsets: Tensor, scale_grad_by_freq: bool = False, mode: int = SUM,
     sparse: bool = False, per_sample_weights: Tensor | None = None, include_last_offset: bool = False,
-    padding_idx: int | None = -1,
+    padding_idx: int = -1,
 ) -> tuple[Tensor, None, None, None]:  # fmt: skip
     rows = aten.embedding(weight, indices)
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.unsqueeze(1)
     inside = _members(indices, offsets, include_last_offset)
-    if padding_idx is not None and padding_idx >= 0:
+    if padding_idx >= 0:
         inside = inside & (indices != padding_idx)
     mask = inside.to(weight.dtype)
     return (_largest(rows, inside) if mode == MAX else _total(rows, mask, mode)), None, None, None
+
+
+def _padded_bags(weight: Tensor, *args: Any) -> tuple[Tensor, None, None, None]:
+    """Here a negative padding index counts from the end, and None means none."""
+    *others, padding_idx = args
+    return bags_of_rows(weight, *others, -1 if padding_idx is None else padding_idx % weight.shape[0])
 
 
 def _members(indices: Tensor, offsets: Tensor, include_last_offset: bool) -> Tensor:
@@ -54,7 +62,7 @@ RULE = Decomposition(
     "embedding-bag-as-matmul",
     {
         aten.embedding_bag.default: bags_of_rows,
-        aten.embedding_bag.padding_idx: bags_of_rows,
+        aten.embedding_bag.padding_idx: _padded_bags,
         aten._embedding_bag.default: bags_of_rows,
         aten._embedding_bag_forward_only.default: bags_of_rows,
     },

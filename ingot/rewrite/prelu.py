@@ -11,8 +11,7 @@ aten = torch.ops.aten
 
 
 def prelu_as_relu(x: Tensor, weight: Tensor) -> Tensor:
-    if weight.numel() > 1 and x.dim() > 1:
-        weight = weight.reshape(-1, *[1] * (x.dim() - 2))
+    weight = weight.reshape(-1, *[1] * (x.dim() - 2)) if x.dim() > 1 else weight.reshape([1] * x.dim())
     return aten.relu(x) - weight * aten.relu(-x)
 
 

@@ -161,7 +161,7 @@ DRAW = {
     aten.round.decimals: lambda draw: ((noise(draw, 3, 4) * 100,), {"decimals": draw.randint(-2, 3)}),
     aten.prelu.default: a_prelu,
     aten.embedding_bag.default: lambda draw: (an_embedding_bag(draw)[0][:-1], {}),
-    aten.embedding_bag.padding_idx: an_embedding_bag,
+    aten.embedding_bag.padding_idx: lambda draw: ((*an_embedding_bag(draw)[0][:-1], draw.choice((None, 0, -1))), {}),
     aten._embedding_bag.default: an_embedding_bag,
     aten._embedding_bag_forward_only.default: an_embedding_bag,
 }  # fmt: skip
