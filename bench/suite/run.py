@@ -24,6 +24,7 @@ from bench.suite.table import table
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
 START_SECONDS = 300
 SECONDS = {"operators": 300, "models": 1800}  # of a test; a test may hand over ten models
 MOST_PROCESSES = 2
@@ -45,7 +46,7 @@ class Worker:
             self.child = subprocess.Popen(
                 ["bash", "-c", f'exec "$@" 3>&{theirs}', "bash", *command], stdin=subprocess.PIPE, stdout=sink,
                 stderr=sink, pass_fds=(theirs,), cwd=self.folder.name, start_new_session=True, text=True,
-                env={**os.environ, "PYTHONPATH": str(ROOT)},
+                env=ENVIRONMENT,
             )  # fmt: skip
         os.close(theirs)
         self.rows = os.fdopen(ours)
@@ -102,7 +103,7 @@ def missing(ids: list[str], rows: list[dict[str, Any]], flow: str, again: str) -
 
 def listed(options: argparse.Namespace) -> list[str]:
     found = subprocess.run(
-        [options.python, "-m", "bench.suite.cases", options.suite], env={**os.environ, "PYTHONPATH": str(ROOT)},
+        [options.python, "-m", "bench.suite.cases", options.suite], env=ENVIRONMENT,
         stdout=subprocess.PIPE, text=True, check=True,
     ).stdout.split("\n")  # fmt: skip
     ids = [i for i in found if "::" in i and re.search(options.only, i)]

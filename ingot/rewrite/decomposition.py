@@ -88,7 +88,7 @@ def _gives_what_is_read(node: Node, results: Any) -> bool:
 def _inline(node: Node, graph: Graph) -> None:
     known = dict(zip(graph.find_nodes(op="placeholder"), dict.fromkeys(node.all_input_nodes), strict=True))
     with node.graph.inserting_before(node):
-        for part in graph.find_nodes(op="call_function"):
+        for part in (n for n in graph.nodes if n.op == "call_function"):
             known[part] = node.graph.node_copy(part, known.__getitem__)
             known[part].meta = {**inherited_meta(node), "val": value_of(part)}
     results = torch.fx.map_arg(graph.output_node().args[0], known.__getitem__)

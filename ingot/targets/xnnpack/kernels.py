@@ -91,6 +91,8 @@ def _refused(node: Node, names: tuple[str, ...]) -> str | None:
     """Constraints of the partitioner, in every precision."""
     if names == ("convolution.default",) and value_of(node).dim() not in (3, 4):
         return "XNNPACK has 1-d and 2-d convolutions with a batch dimension only"
+    if names == ("prelu.default",) and value_of(node).dim() != 4:
+        return "XNNPACK's passes make prelu channels-last, and only four dimensions can be"
     return None
 
 
