@@ -42,30 +42,28 @@ class Decomposition:
         """Replace all matches; returns them as node names with the user's source lines."""
         places = [place for node in calls(module) if (place := self._replace(module, node)) is not None]
         if places:
-            for each in PASSES:  # weights that were cut and counted become constants again
-                each.run(module)
+            canonicalize_again(module)
         return places
 
     def _replace(self, module: GraphModule, node: Node) -> str | None:
         function = self.functions.get(node.target)
-        if function is None or not _static(node) or not self.wanted(node):
-            return None
-        graph = _traced(function, module, node)
-        results = None if graph is None else graph.output_node().args[0]
-        if graph is None or not _gives_what_is_read(node, results):
-            return None
-        place = f"{node.name} ({source_of(node)})"
-        _inline(node, graph)
-        return place
+        graph = None if function is None or not self.wanted(node) else traced(function, module, node)
+        return None if graph is None else inline(node, graph)
 
 
-def _static(node: Node) -> bool:
-    values = torch.utils._pytree.tree_leaves([value_of(n) for n in (*node.all_input_nodes, node)])
-    return not any(has_symbols(v.shape) if isinstance(v, torch.Tensor) else True for v in values)
+def canonicalize_again(module: GraphModule) -> None:
+    """Weights that a function cut and counted become constants, selections become slices."""
+    for each in PASSES:
+        each.run(module)
 
 
-def _traced(function: Callable[..., Any], module: GraphModule, node: Node) -> Graph | None:
-    """The function as a graph over the op's operands: composite ops such as conv2d stay whole."""
+def traced(function: Callable[..., Any], module: GraphModule, node: Node) -> Graph | None:
+    """The function as a graph over the op's operands: composite ops such as conv2d stay whole.
+
+    None where it does not cover the arguments: symbolic shapes among them.
+    """
+    if not has_static_shapes(node):
+        return None
     sources = list(dict.fromkeys(node.all_input_nodes))
 
     def on_operands(*values: Any) -> Any:
@@ -74,18 +72,28 @@ def _traced(function: Callable[..., Any], module: GraphModule, node: Node) -> Gr
 
     try:
         with torch.no_grad(), fake_mode_of(module):
-            return make_fx(on_operands, pre_dispatch=True)(*map(value_of, sources)).graph
-    except Declined:
+            graph = make_fx(on_operands, pre_dispatch=True)(*map(value_of, sources)).graph
+    except (Declined, NotImplementedError):
         return None
+    plain = all(n.op in ("placeholder", "call_function", "output") for n in graph.nodes)  # no tensor of its own
+    return graph if plain and _gives_what_is_read(node, graph) else None
 
 
-def _gives_what_is_read(node: Node, results: Any) -> bool:
+def has_static_shapes(node: Node) -> bool:
+    values = torch.utils._pytree.tree_leaves([value_of(n) for n in (*node.all_input_nodes, node)])
+    return all(isinstance(v, torch.Tensor) and not has_symbols(v.shape) for v in values)
+
+
+def _gives_what_is_read(node: Node, graph: Graph) -> bool:
+    results: Any = graph.output_node().args[0]
     if isinstance(results, Node):
         return True
     return all(u.target is operator.getitem and results[u.args[1]] is not None for u in node.users)
 
 
-def _inline(node: Node, graph: Graph) -> None:
+def inline(node: Node, graph: Graph) -> str:
+    """Replace the op by a graph over its operands; returns the op's name and source line."""
+    place = f"{node.name} ({source_of(node)})"
     known = dict(zip(graph.find_nodes(op="placeholder"), dict.fromkeys(node.all_input_nodes), strict=True))
     with node.graph.inserting_before(node):
         for part in (n for n in graph.nodes if n.op == "call_function"):
@@ -98,6 +106,7 @@ def _inline(node: Node, graph: Graph) -> None:
         for item in list(node.users):
             _take_place(item, results[item.args[1]])
         node.graph.erase_node(node)
+    return place
 
 
 def _take_place(node: Node, new: Node) -> None:

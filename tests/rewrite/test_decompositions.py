@@ -12,29 +12,26 @@ from hypothesis import strategies as st
 
 from ingot.rewrite import (
     adaptive_pool,
+    bucketize,
     conv3d,
     conv_transpose3d,
     embedding_bag,
     order_statistics,
+    pool1d,
     pool3d,
     pool_indices,
     prelu,
     round_decimals,
+    scans,
+    unbatched,
 )
 from ingot.rewrite.decomposition import Declined
 
 aten = torch.ops.aten
 MODULES = (
-    conv3d,
-    conv_transpose3d,
-    adaptive_pool,
-    pool3d,
-    pool_indices,
-    order_statistics,
-    round_decimals,
-    prelu,
-    embedding_bag,
-)
+    conv3d, conv_transpose3d, adaptive_pool, pool1d, pool3d, pool_indices, order_statistics, round_decimals, prelu,
+    embedding_bag, scans, bucketize, unbatched,
+)  # fmt: skip
 
 
 def distinct(draw: random.Random, *shape: int) -> torch.Tensor:
@@ -54,28 +51,32 @@ def each(draw: random.Random, rank: int, low: int, high: int) -> list[int]:
     return [draw.randint(low, high) for _ in range(draw.choice((1, rank)))]
 
 
-def a_conv3d(draw: random.Random) -> Any:
-    groups, dilation = draw.choice((1, 1, 2, 3)), each(draw, 3, 1, 2)
+def a_conv(draw: random.Random, rank: int, batched: float = 0.8) -> Any:
+    groups, dilation = draw.choice((1, 1, 2, 3)), each(draw, rank, 1, 2)
     inner, outer = groups * draw.randint(1, 2), groups * draw.randint(1, 2)
-    kernel = [draw.randint(1, 3) for _ in range(3)]
-    x = noise(draw, *([draw.randint(1, 2)] if draw.random() < 0.8 else []), inner, *(draw.randint(5, 7) for _ in "dhw"))
+    kernel = [draw.randint(1, 3) for _ in range(rank)]
+    x = noise(draw, *a_batch(draw, batched), inner, *(draw.randint(5, 7) for _ in range(rank)))
     weight, bias = noise(draw, outer, inner // groups, *kernel), draw.choice((None, noise(draw, outer)))
-    return (x, weight, bias, each(draw, 3, 1, 3), each(draw, 3, 0, 2), dilation, groups), {}
+    return (x, weight, bias, each(draw, rank, 1, 3), each(draw, rank, 0, 2), dilation, groups), {}
 
 
-def a_conv_transpose3d(draw: random.Random) -> Any:
-    groups, dilation, stride = draw.choice((1, 1, 2, 3)), each(draw, 3, 1, 2), each(draw, 3, 1, 3)
+def a_conv_transpose(draw: random.Random, rank: int, batched: float = 0.8) -> Any:
+    groups, dilation, stride = draw.choice((1, 1, 2, 3)), each(draw, rank, 1, 2), each(draw, rank, 1, 3)
     inner, outer = groups * draw.randint(1, 2), groups * draw.randint(1, 2)
-    kernel = [draw.randint(1, 3) for _ in range(3)]
-    x = noise(draw, *([draw.randint(1, 2)] if draw.random() < 0.8 else []), inner, *(draw.randint(3, 5) for _ in "dhw"))
+    kernel = [draw.randint(1, 3) for _ in range(rank)]
+    x = noise(draw, *a_batch(draw, batched), inner, *(draw.randint(3, 5) for _ in range(rank)))
     weight, bias = noise(draw, inner, outer // groups, *kernel), draw.choice((None, noise(draw, outer)))
     most = max(min(stride), min(dilation)) - 1
-    return (x, weight, bias, stride, each(draw, 3, 0, 1), each(draw, 3, 0, most), groups, dilation), {}
+    return (x, weight, bias, stride, each(draw, rank, 0, 1), each(draw, rank, 0, most), groups, dilation), {}
 
 
-def a_max_pool(draw: random.Random, rank: int) -> Any:
+def a_batch(draw: random.Random, batched: float) -> list[int]:
+    return [draw.randint(1, 2)] if draw.random() < batched else []
+
+
+def a_max_pool(draw: random.Random, rank: int, batched: float = 0.7) -> Any:
     kernel = each(draw, rank, 1, 3)
-    lead = [draw.randint(1, 2) for _ in range(draw.choice((1, 2)))]
+    lead = [*a_batch(draw, batched), draw.randint(1, 2)]
     padding = [draw.randint(0, min(kernel) // 2)]
     x = distinct(draw, *lead, *(draw.randint(5, 8) for _ in range(rank)))
     return (
@@ -88,9 +89,10 @@ def a_max_pool(draw: random.Random, rank: int) -> Any:
     ), {}
 
 
-def an_avg_pool3d(draw: random.Random) -> Any:
-    (x, kernel, stride, padding, _, ceil), _ = a_max_pool(draw, 3)
-    return (x, kernel, stride, padding, ceil, draw.random() < 0.5, draw.choice((None, 1, 5))), {}
+def an_avg_pool(draw: random.Random, rank: int, batched: float = 0.7) -> Any:
+    (x, kernel, stride, padding, _, ceil), _ = a_max_pool(draw, rank, batched)
+    divisor = [draw.choice((None, 1, 5))] if rank > 1 else []
+    return (x, kernel, stride, padding, ceil, draw.random() < 0.5, *divisor), {}
 
 
 def an_adaptive_pool(draw: random.Random, rank: int) -> Any:
@@ -129,6 +131,11 @@ def a_prelu(draw: random.Random) -> Any:
     return (x, noise(draw, draw.choice((1, channels)))), {}
 
 
+def a_bucketize(draw: random.Random) -> Any:
+    boundaries, x = torch.tensor(sorted(draw.randint(-3, 3) for _ in range(draw.randint(1, 5)))) / 2.0, a_value(draw)
+    return (x, boundaries), {"right": draw.random() < 0.5, "out_int32": draw.random() < 0.5}
+
+
 def an_embedding_bag(draw: random.Random) -> Any:
     rows, many, mode = draw.randint(2, 9), draw.randint(1, 8), draw.randint(0, 2)
     weight, indices = (
@@ -144,10 +151,22 @@ def an_embedding_bag(draw: random.Random) -> Any:
 
 
 DRAW = {
-    aten.conv3d.default: a_conv3d,
-    aten.conv_transpose3d.input: a_conv_transpose3d,
+    aten.conv3d.default: lambda draw: a_conv(draw, 3),
+    aten.conv_transpose3d.input: lambda draw: a_conv_transpose(draw, 3),
+    aten.conv1d.default: lambda draw: a_conv(draw, 1, 0.2),
+    aten.conv2d.default: lambda draw: a_conv(draw, 2, 0.2),
+    aten.conv_transpose1d.default: lambda draw: a_conv_transpose(draw, 1, 0.2),
+    aten.conv_transpose2d.input: lambda draw: a_conv_transpose(draw, 2, 0.2),
+    aten.max_pool1d.default: lambda draw: a_max_pool(draw, 1),
+    aten.avg_pool1d.default: lambda draw: an_avg_pool(draw, 1),
+    aten.max_pool2d.default: lambda draw: a_max_pool(draw, 2, 0.2),
+    aten.avg_pool2d.default: lambda draw: an_avg_pool(draw, 2, 0.2),
+    aten.cumprod.default: lambda draw: (along_a_dim(draw), {}),
+    aten.cummax.default: lambda draw: (along_a_dim(draw), {}),
+    aten.cummin.default: lambda draw: (along_a_dim(draw), {}),
+    aten.bucketize.Tensor: a_bucketize,
     aten.max_pool3d.default: lambda draw: a_max_pool(draw, 3),
-    aten.avg_pool3d.default: an_avg_pool3d,
+    aten.avg_pool3d.default: lambda draw: an_avg_pool(draw, 3),
     aten.max_pool1d_with_indices.default: lambda draw: a_max_pool(draw, 1),
     aten.max_pool2d_with_indices.default: lambda draw: a_max_pool(draw, 2),
     aten.max_pool3d_with_indices.default: lambda draw: a_max_pool(draw, 3),

@@ -9,6 +9,7 @@ from torch.fx import Node
 from ingot.rewrite import (
     adaptive_pool,
     attention,
+    bucketize,
     constant_adds,
     conv3d,
     conv_transpose3d,
@@ -21,18 +22,22 @@ from ingot.rewrite import (
     mean,
     order_statistics,
     permute_chains,
+    pool1d,
     pool3d,
     pool_indices,
     prelu,
     reduce_sum,
     round_decimals,
     scalar_operands,
+    scans,
     slice_scatter,
     softmax,
     softplus,
     strided_slice,
+    unbatched,
     upsample_nearest,
 )
+from ingot.rewrite.torch_decompositions import TorchDecompositions
 from ingot.targets.xnnpack.kernels import runs_somewhere
 
 
@@ -41,15 +46,18 @@ def _runs_nowhere(node: Node) -> bool:
 
 
 # What neither XNNPACK nor the runtime has. First: they leave their result in canonical form.
-_MISSING = (
-    conv3d, conv_transpose3d, adaptive_pool, pool3d, pool_indices, order_statistics, round_decimals, prelu,
-    embedding_bag,
+_MISSING = tuple(
+    replace(module.RULE, wanted=_runs_nowhere)
+    for module in (
+        conv3d, conv_transpose3d, adaptive_pool, pool3d, pool_indices, order_statistics, round_decimals, prelu,
+        embedding_bag, scans, bucketize,
+    )
 )  # fmt: skip
-_EARLY = (constant_adds, slice_scatter, strided_slice, upsample_nearest, hardsigmoid, softplus, elu)
+_BY_TORCH = TorchDecompositions(_runs_nowhere, frozenset(op for rule in _MISSING for op in rule.functions))
+_EARLY = (
+    pool1d, unbatched, constant_adds, slice_scatter, strided_slice, upsample_nearest, hardsigmoid, softplus, elu,
+)  # fmt: skip
 _LATE = (
     attention, matmul, softmax, layer_norm, mean, reduce_sum, scalar_operands, expand, permute_chains,
 )  # fmt: skip
-RULES = (
-    *(replace(module.RULE, wanted=_runs_nowhere) for module in _MISSING),
-    *(module.RULE for module in (*_EARLY, *_LATE)),
-)
+RULES = (_BY_TORCH, *_MISSING, *(module.RULE for module in (*_EARLY, *_LATE)))
