@@ -30,19 +30,25 @@ def _always(node: Node) -> bool:
 class Decomposition:
     """`functions`: op -> a function of its arguments that computes the same with other ops.
 
-    It returns None for a result of a tuple that it cannot give: the op is kept where that result is read. `wanted`
-    says whether an op has to be replaced at all; a target sets it.
+    It returns None for a result of a tuple that it cannot give: the op is kept where that result is read. A target
+    sets `wanted`, whether an op has to be replaced at all, and `required`: the op runs nowhere, so its replacement is
+    not judged by fragmentation.
     """
 
     name: str
     functions: Mapping[Any, Callable[..., Any]] = field(hash=False)
+    float_reason: str = ""  # why all new ops are planned in float; empty: they may be integers
     wanted: Callable[[Node], bool] = _always
+    required: bool = False
 
     def apply(self, module: GraphModule) -> list[str]:
         """Replace all matches; returns them as node names with the user's source lines."""
+        before = set(module.graph.nodes)
         places = [place for node in calls(module) if (place := self._replace(module, node)) is not None]
         if places:
             canonicalize_again(module)
+            for new in calls(module) if self.float_reason else ():
+                new.meta.update({} if new in before else {"ingot_float": self.float_reason})
         return places
 
     def _replace(self, module: GraphModule, node: Node) -> str | None:

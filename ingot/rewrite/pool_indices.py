@@ -51,15 +51,26 @@ def _pool_positions(size: int, kernel: int, stride: int, padding: int, dilation:
 
 
 def _max_of_windows(x: Tensor, positions: list[Tensor]) -> tuple[Tensor, Tensor]:
-    rank, lead = len(positions), list(x.shape[: x.dim() - len(positions)])
-    outs, space = [p.shape[0] for p in positions], x.shape[len(lead) :]
+    lead, outs = list(x.shape[: x.dim() - len(positions)]), [p.shape[0] for p in positions]
+    space = x.shape[len(lead) :]
     for dim, each in enumerate(positions, len(lead)):
         x = aten.index_select(x, dim, each.reshape(-1))
-    x = x.reshape(*lead, *(n for p in positions for n in p.shape))
-    order = [*range(len(lead)), *(len(lead) + 2 * k + side for side in (0, 1) for k in range(rank))]
-    values, place = aten.max(x.permute(order).reshape(*lead, *outs, -1), -1)
+    values, place = aten.max(_places_last(x, positions).reshape(*lead, *outs, -1), -1)
     table = _table(positions, space).reshape(*outs, -1).expand(*lead, *outs, -1)
     return values, aten.gather(table, -1, place.unsqueeze(-1)).squeeze(-1)
+
+
+def _places_last(x: Tensor, positions: list[Tensor]) -> Tensor:
+    """(…, windows * places, windows * places, …) -> (all windows, all places), one dimension after the other.
+
+    All at once would need more dimensions than backends have.
+    """
+    windows, places = x.shape[: x.dim() - len(positions)].numel(), 1
+    for each in positions:
+        split = x.reshape(windows, each.shape[0], each.shape[1], -1, places)
+        windows, places = windows * each.shape[0], places * each.shape[1]
+        x = split.permute(0, 1, 3, 4, 2)
+    return x.reshape(windows, places)
 
 
 def _table(positions: list[Tensor], space: Sequence[int]) -> Tensor:
@@ -81,4 +92,5 @@ RULE = Decomposition(
         aten.max_pool2d_with_indices.default: partial(max_pool_with_indices, rank=2),
         aten.max_pool3d_with_indices.default: partial(max_pool_with_indices, rank=3),
     },
+    float_reason="finds the place of a maximum: equal integers would hide it",
 )

@@ -23,6 +23,7 @@ class TorchDecompositions:
     wanted: Callable[[Node], bool]
     covered: frozenset[Any]
     name: str = "torch-decompositions"
+    required: bool = True
 
     def apply(self, module: GraphModule) -> list[str]:
         places = [place for node in calls(module) if (place := self._replace(module, node)) is not None]

@@ -34,4 +34,9 @@ def has_host_kernel(op: Any) -> bool:
 
 def host_refuses(node: Node) -> bool:
     """What a registry cannot say: the kernel of convolution takes one and two dimensions only."""
-    return weight_axis(node) is not None and value_of(node).dim() > 4 and "conv" in str(node.target)
+    return weight_axis(node) is not None and spatial_dims(node) > 2
+
+
+def spatial_dims(node: Node) -> int:
+    """Of a convolution, as its weight says; 0 for a linear."""
+    return int(value_of(node.args[1]).dim()) - 2  # type: ignore[arg-type]

@@ -13,7 +13,7 @@ from torch.fx import Node
 from ingot.capture.op_semantics.weighted_ops import groups_of, weight_axis
 from ingot.core.fx import fake_mode_of, value_of
 from ingot.targets.base import Ability, Kernels
-from ingot.targets.host_kernels import has_host_kernel, host_refuses
+from ingot.targets.host_kernels import has_host_kernel, host_refuses, spatial_dims
 
 HOST_ONLY: frozenset[str] = frozenset()
 FLOAT = frozenset({"float"})
@@ -89,8 +89,8 @@ def runs_somewhere(node: Node) -> bool:
 
 def _refused(node: Node, names: tuple[str, ...]) -> str | None:
     """Constraints of the partitioner, in every precision."""
-    if names == ("convolution.default",) and value_of(node).dim() not in (3, 4):
-        return "XNNPACK has 1-d and 2-d convolutions with a batch dimension only"
+    if names == ("convolution.default",) and spatial_dims(node) not in (1, 2):
+        return "XNNPACK has 1-d and 2-d convolutions only"
     if names == ("prelu.default",) and value_of(node).dim() != 4:
         return "XNNPACK's passes make prelu channels-last, and only four dimensions can be"
     return None

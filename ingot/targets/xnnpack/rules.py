@@ -47,7 +47,7 @@ def _runs_nowhere(node: Node) -> bool:
 
 # What neither XNNPACK nor the runtime has. First: they leave their result in canonical form.
 _MISSING = tuple(
-    replace(module.RULE, wanted=_runs_nowhere)
+    replace(module.RULE, wanted=_runs_nowhere, required=True)
     for module in (
         conv3d, conv_transpose3d, adaptive_pool, pool3d, pool_indices, order_statistics, round_decimals, prelu,
         embedding_bag, scans, bucketize,
