@@ -84,6 +84,18 @@ def test_a_verb_raises_it_with_the_original_chained() -> None:
     assert isinstance(caught.value.__cause__, ImportError)
 
 
+@pytest.mark.usefixtures("untested")
+def test_a_failure_on_untested_versions_mentions_them_once() -> None:
+    @in_words
+    def inner() -> None:
+        raise ingot.MismatchError("far from the float model", hint="keep it in float")
+
+    with pytest.raises(ingot.MismatchError) as caught:
+        in_words(inner)()
+    made_for = f"executorch 1.6.0 is not what Ingot is made for: pip install executorch=={TESTED['executorch']}"
+    assert str(caught.value) == f"far from the float model · try: keep it in float; {made_for}"
+
+
 @pytest.mark.parametrize(
     "verb", ["cast", "capture", "record", "plan", "lower", "train", "verify", "localize", "reduce"]
 )
