@@ -16,7 +16,7 @@ from typing import ParamSpec, TypeVar
 
 import ingot
 from ingot.core.versions import TESTED, install_line
-from ingot.errors import IngotError, TargetError, first_sentence
+from ingot.errors import ArtefactError, IngotError, LowerError, MismatchError, TargetError, first_sentence
 from ingot.patches.version_gate import CORE_PACKAGES, untested_versions
 
 P = ParamSpec("P")
@@ -40,12 +40,23 @@ def version_errors() -> Iterator[None]:
     """Raise a TargetError instead of an error that comes from an untested or incomplete installation."""
     try:
         yield
+    except (LowerError, ArtefactError, MismatchError) as e:
+        _mention_versions(e)
+        raise
     except IngotError:
         raise
     except Exception as e:
         if (error := version_error(e)) is None:
             raise
         raise error from e
+
+
+def _mention_versions(error: IngotError) -> None:
+    """A backend of another version may be the cause."""
+    untested = untested_versions(CORE_PACKAGES)
+    if untested and "pip install" not in (error.hint or ""):
+        found = ", ".join(f"{p} {v}" for p, v in untested.items())
+        error.add_hint(f"{found} is not what Ingot is made for: {'; '.join(map(install_line, untested))}")
 
 
 def version_error(error: Exception) -> TargetError | None:

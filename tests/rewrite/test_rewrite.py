@@ -75,6 +75,7 @@ CASES = {
     "matmul, batched": ("matmul-as-bmm", lambda x, y: x @ y, (Q, Q.mT.contiguous()), ()),
     "matmul, rows": ("matmul-as-bmm", lambda x, y: x @ y, (X3, torch.randn(4, 5)), ()),
     "mm": ("matmul-as-bmm", lambda x, y: torch.mm(x, y.t()), (X2, X2 + 1), ()),
+    "addmm by a constant": ("matmul-as-bmm", lambda x, w, b: torch.addmm(b, x, w), (X2,), (torch.randn(X2.shape[1], 5), torch.randn(5))),
     "attention": ("attention-decomposed", lambda q: F.scaled_dot_product_attention(q, q + 1, q - 1), (Q,), ()),
     "attention, scale": ("attention-decomposed", lambda q: F.scaled_dot_product_attention(q, q, q, scale=0.7), (Q,), ()),
     "attention, causal": ("attention-decomposed", lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), (Q,), ()),
