@@ -64,6 +64,18 @@ def _tokens() -> nn.Module:
     return Backbone(lambda s, x: s.out(s.layer(x.flatten(2).transpose(1, 2))), layer=layer, out=nn.Linear(24, 12))
 
 
+def _deep(blocks: int = 12, classes: int = 100) -> nn.Module:
+    """Deep enough for ties to matter: artefact and graph are two roundings of one net."""
+    made = [
+        nn.TransformerEncoderLayer(24, 3, 48, activation="gelu", batch_first=True, norm_first=True)
+        for _ in range(blocks)
+    ]
+    tokens = nn.Sequential(*made)
+    return Backbone(
+        lambda s, x: s.out(s.tokens(x.flatten(2).transpose(1, 2)).mean(1)), tokens=tokens, out=nn.Linear(24, classes)
+    )
+
+
 def _segmentation() -> nn.Module:
     up = nn.Upsample(scale_factor=4, mode="bilinear")
     return Backbone(lambda s, x: s.up(s.classes(x)), classes=nn.Conv2d(24, 5, 1), up=up)
@@ -106,6 +118,7 @@ SUBJECTS: dict[str, Callable[[], Subject]] = {
     "classifier, 8 images": lambda: _cast(_classifier, "xnnpack", images(8), (1,)),
     "classifier, 4 x 16 images": lambda: _cast(_classifier, "xnnpack", images(4, 16), (1,)),
     "tokens [B, T, C]": lambda: _cast(_tokens, "xnnpack", images(8), (2,)),
+    "twelve transformer blocks, 4 images": lambda: _cast(_deep, "xnnpack", images(4), (1,)),
     "segmentation, upsampled": lambda: _cast(_segmentation, "xnnpack", images(6), (1,)),
     "three outputs": lambda: _cast(_several, "xnnpack", images(8), (1, 1, 1)),
     "argmax and mask": lambda: _cast(_integers, "xnnpack", images(8), (1, 1, 1)),

@@ -93,7 +93,7 @@ class Recipe:
     min_sqnr_db: float = 10.0
     """Threshold of the artefact against the float model: at 10 dB the error is a third of the signal."""
     min_faithful_db: float = 25.0
-    """Threshold of the artefact against its quantized graph; below it the artefact must be as good as that graph is."""
+    """Localization: an op whose SQNR to its quantized graph is below this is wrong. The check needs no threshold."""
     verify_batches: Annotated[int, Field(ge=1)] = 8
     """How many calibration batches are run again to verify, where no validation data is given."""
     run_timeout: Annotated[float, Field(gt=0)] = 300.0

@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 from torch.fx import GraphModule, Interpreter, Node
 
 from ingot.capture.op_semantics import Kind, effect_of, operands
@@ -152,13 +153,21 @@ def _is_dynamic(node: Node) -> bool:
 
 
 def _values(module: GraphModule, batch: Sequence[Tensor]) -> dict[Node, Any]:
-    """Shapes (as tensors without memory) and numbers of all values for this batch."""
+    """Shapes (as tensors without memory) and numbers of all values for this batch; computed only if values matter."""
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            return _kept(module, [mode.from_tensor(t) for t in batch])
+    except (DataDependentOutputException, RuntimeError, NotImplementedError):
+        return _kept(module, batch)
+
+
+def _kept(module: GraphModule, batch: Sequence[Tensor]) -> dict[Node, Any]:
     found = dict[Node, Any]()
 
     class Keep(Interpreter):
         def run_node(self, n: Node) -> Any:
             made = super().run_node(n)
-            found[n] = made.to("meta") if isinstance(made, Tensor) else made
+            found[n] = torch.empty(made.shape, device="meta") if isinstance(made, Tensor) else made
             return made
 
     with torch.no_grad():

@@ -159,7 +159,7 @@ def in_noise_units(given: Compared) -> tuple[Differences, tuple[float, ...]]:
     )
     floor = FLOAT_MARGIN**2 * torch.maximum(_float_noise(given, view), FLOAT_ROUNDING**2 * signal)
     unit = torch.where(noise > 0, noise, torch.where(floor > 0, floor, 1.0)).sqrt()
-    units, floors = [unit[k] for k in view.keys], [floor.sqrt()[k] for k in view.keys]
+    units, floors = ([_at(values, k) for k in view.keys] for values in (unit, floor.sqrt()))
     graph, rounding, float_, limits = (
         list(map(torch.div, side, units)) for side in (map(torch.sub, a, g), map(torch.sub, g, f), f, floors)
     )
@@ -170,10 +170,15 @@ def in_noise_units(given: Compared) -> tuple[Differences, tuple[float, ...]]:
 
 def _group_view(like: Sequence[Tensor], origins: Sequence[Origin]) -> View:
     groups = [
-        torch.zeros(t.shape, dtype=torch.int64) if o.groups is None else o.groups
+        torch.zeros((), dtype=torch.int64).expand(t.shape) if o.groups is None else o.groups
         for t, o in zip(like, origins, strict=True)
     ]
     return View("group", groups, 1, 1 + max(int(k.max()) if k.numel() else 0 for k in groups))
+
+
+def _at(values: Tensor, keys: Tensor) -> Tensor:
+    """The value of each element's group; of a single group without memory for each element."""
+    return values[0].expand(keys.shape) if len(values) == 1 else values[keys]
 
 
 def _square_of_difference(a: Tensor, b: Tensor) -> Tensor:

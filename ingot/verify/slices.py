@@ -74,7 +74,7 @@ def views(like: Sequence[Tensor], origins: Sequence[Origin]) -> Iterator[View]:
 
 
 def _ungrouped(like: Sequence[Tensor], origins: Sequence[Origin]) -> Iterator[tuple[str, list[Tensor]]]:
-    yield "output", [torch.zeros(t.shape, dtype=torch.int64) for t in like]
+    yield "output", [torch.zeros((), dtype=torch.int64).expand(t.shape) for t in like]
     channels = [o.channels for o in origins if o.channels is not None]
     if len(channels) == len(like):
         yield "channel", channels
