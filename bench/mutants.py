@@ -15,6 +15,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -75,7 +76,7 @@ def mutants(subject: Subject, good: Runs, references: References) -> Iterator[Mu
             if change > MIN_CHANGE:
                 yield Mutant(name, outputs, change)
         other = torch.float64 if good[0][i].dtype.is_floating_point else torch.int32
-        yield Mutant("another dtype", _edited(good, i, lambda t, other=other: t.to(other)), math.inf)
+        yield Mutant("another dtype", _edited(good, i, partial(Tensor.to, dtype=other)), math.inf)
     if len(subject.axes) > 1:
         yield Mutant("outputs in reverse", [o[::-1] for o in good], math.inf)
     yield Mutant("an output dropped", [o[:-1] for o in good], math.inf)
@@ -94,7 +95,11 @@ def _damaged(good: Runs, i: int, axis: int) -> Iterator[tuple[str, Runs]]:
 
             yield name, _edited(good, i, edit)
     for name, change in OUTPUT.items():
-        yield name, _edited(good, i, lambda t, change=change: change(t.movedim(axis, 0)).movedim(0, axis))
+
+        def changed(t: Tensor, change: Callable[[Tensor], Tensor] = change) -> Tensor:
+            return change(t.movedim(axis, 0)).movedim(0, axis)
+
+        yield name, _edited(good, i, changed)
 
 
 def _edited(good: Runs, i: int, edit: Callable[[Tensor], Tensor]) -> Runs:

@@ -74,21 +74,28 @@ class PooledVariance:
 
 
 def pool_variances(variance: Tensor, samples: Tensor) -> PooledVariance:
-    """Empirical Bayes: how far each channel is drawn to the group depends on how alike the group's channels are.
+    """Empirical Bayes: how far each channel is drawn to the group depends on how alike the group's channels are."""
+    typical, weight = typical_variance(variance, samples)
+    if weight == 0:
+        return PooledVariance(variance, samples)
+    return PooledVariance((weight * typical + samples * variance) / (weight + samples), samples + weight)
+
+
+def typical_variance(variance: Tensor, samples: Tensor) -> tuple[float, float]:
+    """The variance that a channel of this group has, and from how many samples' worth one could tell it beforehand.
 
     The logarithms of estimated variances scatter by trigamma(samples / 2) even where all channels are alike. What they
-    scatter beyond that gives the weight of the group, in samples (G. K. Smyth, 2004: moderated variances).
+    scatter beyond that gives the weight of the group (G. K. Smyth, 2004: moderated variances).
     """
     seen = (variance > 0) & (samples > 0)
     if int(seen.sum()) < 3:
-        return PooledVariance(variance, samples)
+        return 0.0, 0.0
     half = samples[seen] / 2
     logs = variance[seen].log() - torch.digamma(half) + half.log()
     spread = float(logs.var() - torch.polygamma(1, half).mean())
     weight = MANY if spread <= 0 else min(2 * _inverse_trigamma(spread), MANY)
     half_weight = torch.tensor(weight / 2, dtype=torch.float64)
-    typical = (logs.mean() + torch.digamma(half_weight) - half_weight.log()).exp()
-    return PooledVariance((weight * typical + samples * variance) / (weight + samples), samples + weight)
+    return float((logs.mean() + torch.digamma(half_weight) - half_weight.log()).exp()), weight
 
 
 def _inverse_trigamma(value: float) -> float:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ingot.core.artefact import SliceCheck
-from ingot.verify.chance import PooledVariance, count_chance, pool_variances, variance_chance
+from ingot.verify.chance import PooledVariance, count_chance, pool_variances, typical_variance, variance_chance
 from ingot.verify.metrics import power_ratio_db
 from ingot.verify.slices import Differences, Slices, slice_sums
 
@@ -27,6 +27,7 @@ SIGNIFICANT = 1e-6  # chance of a false alarm that is allowed in one output
 MOST_JUDGED = 64  # the slices of a view that differ most
 TESTS = 3  # of each slice
 LEVELS = tuple(4.0**k for k in range(-3, 2))  # at which differences are counted, in units of the noise
+UNKNOWN_NOISE = 0.0  # the chance where no noise was seen: run the graph again with noise, to see some
 STEP = 12.0  # the square of a step, in units of its rounding noise
 
 
@@ -57,7 +58,8 @@ def _strayed(given: Differences, slices: Slices, tests: int) -> Iterator[Suspect
     if not differs.any():
         return
     pooled = pool_variances(noise, slices.samples)
-    counts = _counted(given, slices, pooled) if slices.view.kind.startswith("channel") else None
+    exact = bool((pooled.variance[differs] == 0).any())
+    counts = _counted(given, slices, pooled) if exact or slices.view.kind.startswith("channel") else None
     worst = torch.where(differs, graph / pooled.variance.clamp(min=1e-300), -1.0).topk(min(MOST_JUDGED, len(graph)))
     for i in worst.indices[worst.values > 0].tolist():
         chance = _chance(i, slices, pooled, graph, error, noise, counts)
@@ -70,8 +72,8 @@ def _chance(
     """The smallest of three: by the difference to the graph, by the error, by how often values differ elsewhere."""
     samples, known = max(1.0, float(slices.samples[i])), float(pooled.known[i])
     variance, found = float(pooled.variance[i]), [1.0]
-    if variance == 0:
-        return 0.0
+    if variance == 0:  # rounding changes nothing here, as far as was seen: a step function, such as a mask
+        return _count_chance(i, slices, counts) if counts is not None and counts.noisy_values else UNKNOWN_NOISE
     if graph[i] > MOST_NOISE * noise[i]:
         found.append(variance_chance(float(graph[i]) / variance / TIE_NOISE, samples, known))
         if counts is not None:
@@ -91,7 +93,7 @@ class _Counts:
 
 
 def _counted(given: Differences, slices: Slices, pooled: PooledVariance) -> _Counts:
-    unit, view = pooled.variance.clamp(min=1.0).sqrt(), slices.view
+    unit, view = torch.where(pooled.variance > 0, pooled.variance, 1.0).sqrt(), slices.view
 
     def count(differences: Sequence[Tensor], level: float) -> Tensor:
         return slice_sums((t.abs() > level * unit[k] for t, k in zip(differences, view.keys, strict=True)), view)
@@ -120,12 +122,15 @@ def _ruined(slices: Slices, tests: int) -> Iterator[Suspect]:
     count, view = slices.count.clamp(min=1), slices.view
     error, signal, floor = (x / count for x in (slices.error, slices.signal, slices.floor))
     signal = signal - slices.mean.square()
-    total, values, samples = (_of_group(x, view.size) for x in (slices.error, slices.count, slices.samples))
+    total, values = (_of_group(x, view.size) for x in (slices.error, slices.count))
     others = (total - slices.error) / (values - slices.count).clamp(min=1)
     lost = (error >= (1 - 1e-6) * signal) & (signal > others) & (error > STEP * others) & (error > floor)
     for i in lost.nonzero().flatten().tolist()[:MOST_JUDGED]:
-        ratio = float(error[i] / others[i]) if others[i] > 0 else math.inf
-        chance = variance_chance(ratio, max(1.0, float(slices.samples[i])), float(samples[i] - slices.samples[i]))
+        kept = torch.arange(len(error)) != i
+        typical, weight = typical_variance(error[kept], slices.samples[kept])
+        weight = weight or float(slices.samples[kept].sum())
+        usual = max(typical, float(others[i]))
+        chance = variance_chance(float(error[i]) / usual, max(1.0, float(slices.samples[i])), weight) if usual else 1.0
         yield _suspect(i, slices, chance * tests, "float")
 
 

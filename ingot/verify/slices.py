@@ -137,15 +137,19 @@ def independent_share(noise: Sequence[Tensor], view: View) -> float:
 
 def _rows(noise: Sequence[Tensor], view: View) -> Tensor:
     """One row for each slice; groups and batches of other shapes are left out."""
-    alike, values = [], 0
+    found, values = list[Tensor](), 0
     for value, key in zip(noise, view.keys, strict=True):
-        flat, order = value.reshape(-1), key.reshape(-1).argsort(stable=True)
-        counts = key.reshape(-1).bincount(minlength=view.slices)
-        counts = counts[counts > 0]
-        if value.numel() and bool((counts == counts[0]).all()) and values + value.numel() <= MOST_VALUES:
-            alike.append(flat[order].view(len(counts), -1))
-            values += value.numel()
-    alike = [a for a in alike if len(a) == len(alike[0])]
-    if alike:
-        return torch.cat(alike, 1)
-    return torch.cat([t.reshape(-1) for t in noise])[None, :MOST_VALUES]
+        values += value.numel()
+        if values <= MOST_VALUES and (rows := _sorted_rows(value.reshape(-1), key.reshape(-1))) is not None:
+            found.append(rows)
+    alike = [rows for rows in found if len(rows) == len(found[0])]
+    return torch.cat(alike, 1) if alike else noise[0].reshape(1, -1)[:, :MOST_VALUES]
+
+
+def _sorted_rows(values: Tensor, keys: Tensor) -> Tensor | None:
+    """The values of each key as a row; None if their numbers differ."""
+    counts = keys.bincount()
+    counts = counts[counts > 0]
+    if not len(counts) or bool((counts != counts[0]).any()):
+        return None
+    return values[keys.argsort(stable=True)].view(len(counts), -1)

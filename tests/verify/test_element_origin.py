@@ -22,9 +22,9 @@ class Net(nn.Module):
         return self.run(self, x)
 
 
-def origin_of(forward: Callable[[Net, Tensor], Tensor], **how: object) -> Origin:
+def origin_of(forward: Callable[[Net, Tensor], Tensor]) -> Origin:
     x = torch.randn(2, 3, 4, 6)
-    return origins(ingot.capture(Net(forward).eval(), (x,), **how).module, (x,))[0]
+    return origins(ingot.capture(Net(forward).eval(), (x,)).module, (x,))[0]
 
 
 def group_sizes(origin: Origin) -> list[int]:
@@ -80,9 +80,9 @@ def test_channels_follow_their_numbers() -> None:
 
 
 def test_dynamic_shapes() -> None:
-    how = {"dynamic_shapes": ({3: torch.export.Dim("w", min=2, max=50)},)}
+    wide = ({3: torch.export.Dim("w", min=2, max=50)},)
     forward = lambda s, x: torch.cat([s.a(x), s.b(x)], 1)
-    program = ingot.capture(Net(forward).eval(), (torch.randn(2, 3, 4, 6),), **how)  # type: ignore[arg-type]
+    program = ingot.capture(Net(forward).eval(), (torch.randn(2, 3, 4, 6),), dynamic_shapes=wide)
     found = origins(program.module, (torch.randn(2, 3, 4, 9),))[0]
     assert found.groups is not None
     assert found.groups.shape == (2, 9, 4, 9)
