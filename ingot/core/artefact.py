@@ -100,6 +100,9 @@ class Check:
     outputs: tuple[OutputCheck, ...]
     passed: bool
     culprit: str | None = None
+    # Which data: "validation", "held-out" (of the calibration data, not recorded), "calibration", "example" inputs, or
+    # "given" to verify().
+    judged_on: str = "given"
     notes: tuple[str, ...] = ()  # what could not be compared as well as usual
 
     @property

@@ -16,7 +16,7 @@ from ingot.capture.export import Program, restore_state
 from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check, Delegate, HostOp, OutputCheck, ProgramIO
 from ingot.core.run_batched import has_mutating_op, run_batched
-from ingot.errors import InputError, first_sentence
+from ingot.errors import ArtefactError, InputError, first_sentence
 from ingot.quantize.integer_io import dequantize_outputs, quantize_inputs
 from ingot.targets.base import Target
 from ingot.verify.element_origin import Origin, origins
@@ -25,6 +25,7 @@ from ingot.verify.localize.graph_errors import describe_largest_drop
 from ingot.verify.reference.interpreter import evaluate
 from ingot.verify.reference.perturbed import run_perturbed
 
+CHUNK = 16  # batches whose intermediate values are in memory together
 CLEARLY_NEARER_DB = 20.0  # nearer to its graph than to the float model by this: the rest is quantization error
 FLOAT_NOISE_BATCHES = 2  # are enough to measure the rounding noise of float32
 NO_DOUBLE_KERNEL = (RuntimeError, NotImplementedError, AssertionError)  # what ops raise that take float32 only
@@ -61,7 +62,7 @@ def verify_artefact(pte: bytes, evidence: Evidence, batches: Iterable[tuple[torc
     outputs = references.judge(artefact)
     passed = all(o.problem is None for o in outputs)
     culprit = None if passed else describe_largest_drop(evidence.program, evidence.quantized, chosen)
-    return Check(evidence.target.runner.executed_on(), len(chosen), outputs, passed, culprit, references.notes)
+    return Check(evidence.target.runner.executed_on(), len(chosen), outputs, passed, culprit, notes=references.notes)
 
 
 class References:
@@ -84,7 +85,7 @@ class References:
         made, io = [o[i] for o in artefact], self.evidence.io.outputs[i]
         if io.scale is not None:
             if (odd := next((t.dtype for t in made if str(t.dtype) != f"torch.{io.dtype}"), None)) is not None:
-                return _failed(self._name(i), f"{str(odd)[6:]} instead of {io.dtype}")
+                return _failed(self._name(i), f"dtype {odd} instead of torch.{io.dtype}")
             made = [t.to(self.reference[0][i].dtype) for t in dequantize_outputs(made, [io] * len(made))]
         float_, graph = ([o[i] for o in side] for side in (self.reference, self.quantized))
         known = [o[i] for o in self.origins], [o[i] for o in self.in_double]
@@ -153,7 +154,11 @@ def run_artefact(
     pte: bytes, evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]]
 ) -> list[list[torch.Tensor]]:
     """Run the program on its target. Inputs are encoded and outputs decoded, so both are float here."""
-    return [dequantize_outputs(o, evidence.io.outputs) for o in run_undecoded(pte, evidence, batches)]
+    outputs, wanted = run_undecoded(pte, evidence, batches), len(evidence.io.outputs)
+    if (wrong := next((len(o) for o in outputs if len(o) != wanted), None)) is not None:
+        why, hint = f"the program was lowered with {wanted}", "is it the file of this model? Cast the model again"
+        raise ArtefactError(f"the artefact gives {wrong} outputs", why=why, hint=hint)
+    return [dequantize_outputs(o, evidence.io.outputs) for o in outputs]
 
 
 def run_undecoded(pte: bytes, evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]]) -> Runs:
@@ -169,7 +174,8 @@ def run_graph(
 ) -> list[list[torch.Tensor]]:
     """Run the graph in eager torch: the batches in sequence, from the initial state."""
     if not state and not has_mutating_op(module):
-        return [flat_tensors(o) for o in run_batched(module, batches)]
+        chunks = (batches[i : i + CHUNK] for i in range(0, len(batches), CHUNK))
+        return [flat_tensors(o) for chunk in chunks for o in run_batched(module, chunk)]
     restore_state(module, state)
     with torch.no_grad():
         results = [[t.clone() for t in flat_tensors(module(*batch))] for batch in batches]  # a buffer may be returned

@@ -11,9 +11,9 @@ from torch import Tensor
 from ingot.core.artefact import OutputCheck, SliceCheck
 from ingot.verify.element_origin import Origin
 from ingot.verify.integer_outputs import RUNS, Rerun, integer_mismatch
-from ingot.verify.judge_slices import SIGNIFICANT, UNKNOWN_NOISE, Suspect, suspects
+from ingot.verify.judge_slices import SIGNIFICANT, Suspect, suspects
 from ingot.verify.metrics import EXACT_DB, as_double, measure, power_ratio_db
-from ingot.verify.slices import Differences, Slices, View, slice_sums, summed, views
+from ingot.verify.slices import Differences, Slices, View, slice_sums, summed, views, with_noisy_runs
 
 # Float arithmetic: kernels sum in another order and approximate exp, tanh and erf. The noise of torch's own float32
 # kernels against double precision is measured; other kernels may have this many times as much.
@@ -62,10 +62,10 @@ def _judge_numbers(check: OutputCheck, given: Compared, min_sqnr_db: float) -> O
     differences, groups = in_noise_units(given)
     sums = _sums(differences)
     found = list(suspects(differences, sums))
-    least = min((s.slice.chance for s in found if s.against == "graph"), default=1.0)
-    if given.rerun is not None and (SIGNIFICANT <= least < DOUBTFUL or least == UNKNOWN_NOISE):
+    if given.rerun is not None and any(s.against == "graph" and s.slice.chance < DOUBTFUL for s in found):
         noisy = [_noisy_difference(given.rerun(i), given, differences) for i in range(RUNS)]
-        found = list(suspects(replace(differences, noisy=noisy), sums))
+        differences = replace(differences, noisy=noisy)
+        found = list(suspects(differences, [with_noisy_runs(differences, s) for s in sums]))
     found.sort(key=lambda s: s.slice.chance)
     strayed = _strayed(found)
     far = _far(check.sqnr_db, min_sqnr_db) or _far_group(groups, min_sqnr_db) or _ruined(found)
@@ -87,7 +87,7 @@ def _noisy_difference(run: Sequence[Tensor], given: Compared, differences: Diffe
 
 def _dtype_defect(given: Compared) -> str | None:
     want, got = given.reference[0].dtype, given.artefact[0].dtype
-    return None if want == got else f"{str(got)[6:]} instead of {str(want)[6:]}"
+    return None if want == got else f"dtype {got} instead of {want}"
 
 
 def _far(db: float, threshold: float) -> str | None:

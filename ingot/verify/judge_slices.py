@@ -27,7 +27,6 @@ SIGNIFICANT = 1e-6  # chance of a false alarm that is allowed in one output
 MOST_JUDGED = 64  # the slices of a view that differ most
 TESTS = 3  # of each slice
 LEVELS = tuple(4.0**k for k in range(-3, 2))  # at which differences are counted, in units of the noise
-UNKNOWN_NOISE = 0.0  # the chance where no noise was seen: run the graph again with noise, to see some
 STEP = 12.0  # the square of a step, in units of its rounding noise
 
 
@@ -73,7 +72,7 @@ def _chance(
     samples, known = max(1.0, float(slices.samples[i])), float(pooled.known[i])
     variance, found = float(pooled.variance[i]), [1.0]
     if variance == 0:  # rounding changes nothing here, as far as was seen: a step function, such as a mask
-        return _count_chance(i, slices, counts) if counts is not None and counts.noisy_values else UNKNOWN_NOISE
+        return _count_chance(i, slices, counts) if counts is not None and counts.noisy_values else 0.0
     if graph[i] > MOST_NOISE * noise[i]:
         found.append(variance_chance(float(graph[i]) / variance / TIE_NOISE, samples, known))
         if counts is not None:

@@ -7,7 +7,7 @@ count alike.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -111,6 +111,18 @@ def summed(given: Differences, view: View) -> Slices:
         total(lambda i: given.signal[i].square()), total(lambda i: given.signal[i]) / count.clamp(min=1),
         torch.minimum(known, count) * share, share,
     )  # fmt: skip
+
+
+def with_noisy_runs(given: Differences, slices: Slices) -> Slices:
+    """The noise of each slice, at least as large as runs of the graph with rounding noise show it.
+
+    Where the graph is constant, its difference from the float model is not noise, but the signal that was lost.
+    """
+    runs = [slice_sums((t.square() for t in run), slices.view) for run in given.noisy]
+    # Two runs differ by the noise of both.
+    noise = torch.stack(runs).mean(0) / 2
+    samples = torch.where(noise > slices.noise, slices.count * slices.share, slices.samples)
+    return replace(slices, noise=torch.maximum(slices.noise, noise), samples=samples)
 
 
 def slice_sums(values: Iterator[Tensor], view: View) -> Tensor:

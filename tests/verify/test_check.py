@@ -120,7 +120,7 @@ def rerouted(casting: ingot.Casting, change: Any) -> ingot.Casting:
     [
         (lambda o: o[:-1], "the artefact returns 0 outputs, the float model 1"),
         (lambda o: o * 2, "the artefact returns 2 outputs, the float model 1"),
-        (lambda o: [o[0].double()], "float64 instead of float32"),
+        (lambda o: [o[0].double()], "dtype torch.float64 instead of torch.float32"),
         (lambda o: [o[0].flip(1)], "artefact and quantized graph disagree"),
         (lambda o: [o[0].transpose(2, 3)], "artefact and quantized graph disagree"),
     ],
@@ -159,7 +159,7 @@ def one_pixel(o: list[torch.Tensor]) -> list[torch.Tensor]:
 @pytest.mark.parametrize(
     ("change", "place", "words"),
     [
-        (lambda o: [o[0].int(), o[1]], 0, "int32 instead of int64"),
+        (lambda o: [o[0].int(), o[1]], 0, "dtype torch.int32 instead of torch.int64"),
         (lambda o: [o[0], ~o[1]], 1, "integers differ where the graph is not near a tie"),
         (lambda o: [3 - o[0], o[1]], 0, "integers differ where the graph is not near a tie"),
         (one_pixel, 0, "integers differ where the graph is not near a tie"),
@@ -216,3 +216,41 @@ def test_rounding_is_not_the_backends_fault(to_float: float, to_graph: float, le
     """An artefact that agrees with a graph that is too coarse is not a backend error."""
     output = OutputCheck("out", to_float, 1.0, to_float, to_graph, "far from the float model")
     assert disagrees_with_graph(Check("here", 1, (output,), passed=False), Recipe()) is left
+
+
+class Another(nn.Module):
+    """A program with outputs of other number or type than the model's."""
+
+    def __init__(self, run: Any):
+        super().__init__()
+        self.net, self.run = Net(), run
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.run(self.net(x).argmax(1))
+
+
+def test_int32_where_the_model_gives_int64_is_wrong() -> None:
+    """The numbers are the same, their bytes are not."""
+    batches = [(torch.randn(1, 3, 8, 8),) for _ in range(3)]
+    right, wrong = (
+        ingot.cast(Another(run).eval(), batches[0], target="xnnpack", calibration=batches)
+        for run in (lambda y: y, lambda y: y.int())
+    )
+    assert right.check is not None
+    assert right.check.passed
+    check = ingot.verify(dataclasses.replace(right, pte=wrong.pte), batches)
+    assert check.outputs[0].problem == "dtype torch.int32 instead of torch.int64"
+
+
+def test_another_number_of_outputs_is_a_verdict() -> None:
+    batches = [(torch.randn(1, 3, 8, 8),) for _ in range(3)]
+    one, two = (
+        ingot.cast(Another(run).eval(), batches[0], target="xnnpack", calibration=batches)
+        for run in (lambda y: y, lambda y: (y, y + 1))
+    )
+    wrong = dataclasses.replace(one, pte=two.pte)
+    check = ingot.verify(wrong, batches)
+    assert not check.passed
+    assert check.outputs[0].problem == "the artefact returns 2 outputs, the float model 1"
+    with pytest.raises(ingot.ArtefactError, match=r"gives 2 outputs .* lowered with 1"):
+        ingot.localize(wrong, batches)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from ingot.core.artefact import OutputCheck
 from ingot.verify.element_origin import Origin
-from ingot.verify.integer_outputs import integer_mismatch
+from ingot.verify.integer_outputs import Rerun, integer_mismatch
 from ingot.verify.judge_output import Compared, in_noise_units, judge_output
 from ingot.verify.metrics import measure
 from ingot.verify.slices import View, independent_share
@@ -23,14 +23,15 @@ pytestmark = pytest.mark.smoke
 
 
 def judged(
-    float_: Tensor, graph: Tensor, artefact: Tensor, axis: int = 1, groups: list[int] | None = None
-) -> OutputCheck:
+    float_: Tensor, graph: Tensor, artefact: Tensor, axis: int = 1, groups: list[int] | None = None,
+    rerun: Rerun | None = None,
+) -> OutputCheck:  # fmt: skip
     """Tensors of [batches, …]; `axis` is the channel axis of a batch, `groups` the joined group of each channel."""
     shape = [-1 if i == axis else 1 for i in range(float_.dim() - 1)]
     channels = torch.arange(float_.shape[axis + 1]).view(shape).expand(float_.shape[1:])
     joined = None if groups is None else torch.tensor(groups).view(shape).expand(float_.shape[1:])
     origins = [Origin(joined, channels)] * len(float_)
-    return judge_output("y", replace(compared(float_, graph, artefact), origins=origins), 10.0)
+    return judge_output("y", replace(compared(float_, graph, artefact), origins=origins, rerun=rerun), 10.0)
 
 
 def compared(float_: Tensor, graph: Tensor, artefact: Tensor) -> Compared:
@@ -62,10 +63,10 @@ def test_figures_of_a_wrong_channel() -> None:
     assert check.worst is not None
     assert (check.worst.kind, check.worst.index, check.worst.of, check.worst.values) == ("channel", 3, 8, 64)
     assert check.worst.noise_ratio == pytest.approx(10, rel=1e-3)
-    assert check.worst.graph_db == pytest.approx(20.1, abs=0.1)
+    assert check.worst.graph_db == pytest.approx(20.0, abs=0.1)
     assert check.worst.chance < 1e-9
     assert check.problem is not None
-    assert "disagree: SQNR 20.1 dB in channel 3 of 8, 10 times its rounding noise (limit 2)" in check.problem
+    assert "disagree: SQNR 20.0 dB in channel 3 of 8, 10 times its rounding noise (limit 2)" in check.problem
     assert "64 values" in check.problem
 
 
@@ -74,7 +75,7 @@ def test_groups_have_noise_and_sqnr_of_their_own() -> None:
     graph = float_ + torch.cat([6.4 * normal(4, 1, 3, 50, seed=2), 0.1 * normal(4, 1, 2, 50, seed=3)], 2)
     check = judged(float_, graph, graph, groups=[0, 0, 0, 1, 1])
     assert check.problem is None
-    assert check.groups_db == pytest.approx((40, 20), abs=0.6)
+    assert check.groups_db == pytest.approx((40, 20), abs=0.8)
     assert check.worst_channel_db == pytest.approx(19.5, abs=1.0)
     assert judged(float_, graph, graph).groups_db == ()
 
@@ -97,9 +98,12 @@ def test_float_noise_is_measured() -> None:
 
 def test_other_types_and_shapes_are_named() -> None:
     y = torch.arange(12).view(3, 4)
-    assert judge_output("y", Compared([y], [y], [y.int()]), 10.0).problem == "int32 instead of int64"
+    assert judge_output("y", Compared([y], [y], [y.int()]), 10.0).problem == "dtype torch.int32 instead of torch.int64"
     z = y.float()
-    assert judge_output("y", Compared([z], [z], [z.double()]), 10.0).problem == "float64 instead of float32"
+    assert (
+        judge_output("y", Compared([z], [z], [z.double()]), 10.0).problem
+        == "dtype torch.float64 instead of torch.float32"
+    )
     assert judge_output("y", Compared([z], [z], [z.T]), 10.0).problem == "shape (4, 3) instead of (3, 4)"
     assert judge_output("y", Compared([z], [z], [z]), 10.0).problem is None
 
@@ -145,8 +149,8 @@ def test_two_independent_roundings_of_one_net_pass(
 ) -> None:
     float_ = normal(batches, 1, channels, size if channels < 1000 else 1, seed=seed)
     float_ = _hardly_used(float_) if "hardly" in noise else float_
-    graph, artefact = (NOISES[noise](float_, 10 * seed + k) for k in (1, 2))
-    check = judged(float_, graph, artefact)
+    graph, artefact, *others = (NOISES[noise](float_, 20 * seed + k) for k in range(10))
+    check = judged(float_, graph, artefact, rerun=lambda i: list(others[i].float()))
     assert check.problem is None or "far from the float model" in check.problem or "dead: every" in check.problem
 
 
@@ -156,9 +160,8 @@ def test_ties_that_round_to_the_other_side_pass(
     batches: int, channels: int, size: int, share: float, seed: int
 ) -> None:
     float_ = 5 * normal(batches, 1, channels, size, seed=seed)
-    graph = rounded(float_, 0.1)
-    flips = torch.rand(graph.shape, generator=torch.Generator().manual_seed(seed + 1)) < share
-    assert judged(float_, graph, graph + 0.1 * flips).problem is None
+    graph, artefact = (rounded(float_ + 0.1 * share * normal(*float_.shape, seed=seed + k), 0.1) for k in (1, 2))
+    assert judged(float_, graph, artefact).problem is None
 
 
 def test_a_classifier_with_channels_that_take_one_step_only() -> None:

@@ -63,7 +63,7 @@ def _ability(node: Node) -> Ability:
     if len(names) != 1:
         return Ability(FLOAT, f"it becomes {' + '.join(names) or 'nothing'}: XNNPACK has no single int8 kernel for it")
     if names[0] == "constant_pad_nd.default" and min(node.args[1], default=0) >= 0:  # type: ignore[type-var,arg-type]
-        return Ability(BOTH, "XNNPACK's passes make an int8 pad unloadable unless a quantize follows it")
+        return Ability(BOTH, "int8 or float, as the op after it: an int8 pad whose reader is float does not load")
     if not _static(names[0]):
         return Ability(FLOAT, f"XNNPACK runs {names[0]} in float only")
     if (why := _unsupported_arguments(node, names[0])) is not None:
