@@ -93,7 +93,7 @@ class Recipe:
     min_sqnr_db: float = 10.0
     """Threshold of the artefact against the float model: at 10 dB the error is a third of the signal."""
     min_faithful_db: float = 25.0
-    """Threshold of the artefact against its quantized graph; below it the artefact must be as good as that graph is."""
+    """Localization: an op whose SQNR to its quantized graph is below this is wrong. The check needs no threshold."""
     verify_batches: Annotated[int | None, Field(ge=1)] = None
     """Without validation data: how many batches are verified on, at most. None: a quarter of 16 or more calibration
     batches (64 at most), which are then not recorded; of fewer the first 8, which are."""

@@ -37,7 +37,7 @@ def diagnose(casting: Casting, batches: Batches) -> Finding:
     errors = sqnr_by_value(evidence.program, evidence.quantized, chosen[0])
     worst = largest_drop(evidence.program, errors)
     probe.observe(evenly_spaced(list(probe.observable)))
-    wrong = [n for n, v in outputs.items() if diverges_from_graph(evidence, v)]
+    wrong = [n for n, v in outputs.items() if diverges_from_graph(v)]
     if wrong and not probe.diverges(wrong[0]):
         kind, sentence, value = _not_reproduced(probe, wrong[0])
     else:
@@ -94,7 +94,7 @@ def _rounding_error(
 ) -> Verdict:
     """Every op agrees with the graph; how far is the graph from the float program?"""
     threshold = probe.evidence.recipe.min_sqnr_db
-    bad = [n for n, v in outputs.items() if diverges_from_graph(probe.evidence, v) or _is_far(v, threshold)]
+    bad = [n for n, v in outputs.items() if diverges_from_graph(v) or _is_far(v, threshold)]
     if worst is None:
         return "none", "artefact and quantized graph agree, and no value is rounded", None
     place, db = _place(worst), errors[worst.name]
