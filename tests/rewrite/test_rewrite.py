@@ -196,6 +196,24 @@ def test_a_rule_that_increases_fragmentation_is_not_used() -> None:
     assert any(n.target is torch.ops.aten.relu.default for n in calls(legal.program.module))
 
 
+@pytest.mark.parametrize("leaves", ["the graph as it was", "a broken graph"])
+def test_a_rule_that_dies_is_not_used(leaves: str) -> None:
+    def dies(node: Any) -> Any:
+        if node.target is torch.ops.aten.relu.default:
+            if leaves == "the graph as it was":
+                raise ValueError("not my relu")
+            with node.graph.inserting_before(node):
+                return node.graph.get_attr("missing")
+        return None
+
+    target = replace(find_target("xnnpack"), lowering=WithRule(Rule("deadly", dies)))
+    program = ingot.capture(Wrap(lambda y: F.layer_norm(F.relu(y), (4,))).eval(), (torch.rand(2, 6, 4),))
+    legal = rewrite_for(program, target, Recipe())
+    assert any(r.startswith("deadly: not used, it fails: ") for r in legal.rewrites)
+    assert any(n.target is torch.ops.aten.relu.default for n in calls(legal.program.module))
+    assert any(r.startswith("layer-norm-as-matmul") for r in legal.rewrites), "the other rules are"
+
+
 def test_layers_share_one_bias_from_booleans() -> None:
     def forward(q: Any, m: Any) -> Any:
         return F.scaled_dot_product_attention(F.scaled_dot_product_attention(q, q, q, m), q, q, m)
