@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.ready-bench
 TEST_READY := $(VENV)/.ready-test
 
-.PHONY: demo test long real smoke check bench
+.PHONY: demo test long real smoke check bench fuzz soak damage
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -37,6 +37,18 @@ check: $(READY)
 
 bench: $(BENCH_READY)
 	$(BIN)/python -m bench.run
+
+# Random programs for every target, each judged by itself; goes on where an earlier call stopped. At most 2 processes.
+fuzz: $(READY)
+	$(BIN)/python -m fuzz.run $(or $(N),1000)
+
+# Many casts in one process, and a process that is killed while it saves: nothing grows, no file is half written.
+soak: $(READY)
+	$(BIN)/python -m fuzz.soak $(or $(N),500)
+
+# Every kind of file that Ingot reads, damaged N times each.
+damage: $(READY)
+	$(BIN)/python -m fuzz.damage $(or $(N),200)
 
 ARM := ingot/targets/arm/requirements.py
 

@@ -112,7 +112,7 @@ def load_folder(folder: Path) -> Loaded:
     records = parsed_json(Records, _read(folder, RECORDS), str(folder / RECORDS))
     if records.version != VERSION:
         raise InputError(f"{folder} has version {records.version} of saved castings", why=f"this Ingot reads {VERSION}")
-    plan = Plan.from_json(_read(folder, PLAN).decode())
+    plan = Plan.from_json(_read(folder, PLAN))
     delegates = tuple(_with_files(folder, i, d, names) for i, d, names in _numbered(records))
     records = replace(records, delegates=delegates)
     recipe = recipe_from(records.recipe)
@@ -123,8 +123,17 @@ def load_folder(folder: Path) -> Loaded:
 
 
 def _numbered(records: Records) -> list[tuple[int, Delegate, tuple[str, ...]]]:
-    pairs = zip(records.delegates, records.files or ((),) * len(records.delegates), strict=True)
+    files = records.files or ((),) * len(records.delegates)
+    if len(files) != len(records.delegates) or not all(_is_plain(name) for names in files for name in names):
+        why = f"it has {len(records.delegates)} delegates, and the names of their files do not fit"
+        raise InputError(f"{RECORDS} is damaged", why=why, hint="cast the model again")
+    pairs = zip(records.delegates, files, strict=True)
     return [(i, d, names) for i, (d, names) in enumerate(pairs, 1)]
+
+
+def _is_plain(name: str) -> bool:
+    """A file of the folder itself: nothing above it is read."""
+    return bool(name) and not {"/", "\\", "\0"} & set(name)
 
 
 def _with_files(folder: Path, number: int, delegate: Delegate, names: tuple[str, ...]) -> Delegate:
