@@ -97,9 +97,9 @@ def _judged(
 ) -> Outcome:
     check: Any = casting.check
     if not check.outputs and expected[0]:
-        return Outcome(
-            **facts, kind="does not run", reason=normalized(check.culprit or ""), text=str(check.culprit)[:1500]
-        )
+        said = str(check.culprit)  # that no kernel exists anywhere is a refusal; anything else is a broken artefact
+        kind = "refused" if said.startswith("nothing can run") else "does not run"
+        return Outcome(**facts, kind=kind, reason=normalized(said), text=said[:1500])
     try:
         made = run_by_itself(program, casting)
     except Exception as e:

@@ -62,7 +62,7 @@ def make_samples(root: Path) -> None:
         folder = images / suffix
         folder.mkdir()
         Image.fromarray(pixels).save(folder / f"a.{suffix}")
-    _make_decoder(root / "decoder", casting.pte)
+    _make_decoder(casting.save_folder(root / "decoder", evidence=False))
     _make_checkpoint(root / "checkpoint")
 
 
@@ -80,13 +80,11 @@ def _make_checkpoint(folder: Path) -> None:
     transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>").save_pretrained(folder)
 
 
-def _make_decoder(folder: Path, pte: bytes) -> None:
+def _make_decoder(folder: Path) -> None:
     """A folder as `ingot generate` opens it."""
     from ingot.llm.generation import DecoderSpec
 
-    folder.mkdir()
     (folder / "decoder.json").write_text(DecoderSpec(16, 2, ((2, 4), (2, 4)), (1,)).to_json())  # type: ignore[arg-type]
-    (folder / "model.pte").write_bytes(pte)
 
 
 # ---- readers ----
