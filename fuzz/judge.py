@@ -129,7 +129,7 @@ def _failed(program: FuzzProgram, check: Any, expected: list[list[Tensor]], fact
     facts["plain_db"] = plain = plain_quantization_db(program, expected)
     if any("disagree" in p or "worse than its" in p for p in problems):
         return Outcome(**facts, kind="unfaithful", reason=normalized(problems[0]), text=text)
-    if is_float(program) or (plain >= WELL_CONDITIONED_DB and facts["worst_db"] < plain - 10):
+    if is_float(program) or (plain >= WELL_CONDITIONED_DB and facts["worst_db"] < plain - 15):
         return Outcome(**facts, kind="poor", reason=normalized(problems[0]), text=text)
     return Outcome(**facts, kind="ill-conditioned", reason=normalized(problems[0]), text=text)
 

@@ -102,12 +102,16 @@ def _naming_kernels(casting: Casting) -> Iterator[None]:
 
 
 def _missing_kernel(error: ArtefactError, casting: Casting) -> ArtefactError | None:
-    """The runtime names the op it has no kernel for; the user's line of it is known here."""
-    said = re.search(r"Missing operator: \[\d+\] \w+::(\w+)", error.why or "")
-    op = next((o for o in casting.host_ops if said and o.op.split(".")[0] == said[1]), None)
+    """The runtime names the op that has no kernel, or one that refuses; the user's line of it is known here."""
+    missing = re.search(r"Missing operator: \[\d+\] \w+::(\w+)", error.why or "")
+    refused = re.search(r"KernelCall failed at instruction [\d:]+ in operator \w+::(\w+)", error.why or "")
+    said = missing or refused
+    op = next((o for o in casting.host_ops if said and o.op.split(".")[-2] == said[1]), None)
     if op is None:
         return None
-    why = f"{op.reason}, and the runtime here has no host kernel for it either"
+    check = re.search(r"Check failed \((.*?)\): ?([^|]*)", error.why or "")
+    kernel = "has no host kernel for it" if missing else "has a host kernel that refuses these arguments"
+    why = f"{op.reason}, and the runtime here {kernel}{f': {(check[2] or check[1]).strip()}' if check else ''}"
     hint = "write it with other ops, or give the runtime a kernel for it and verify there"
     return ArtefactError(f"nothing can run {op.op}", where=f"{op.name} ({op.source})", why=why, hint=hint)
 

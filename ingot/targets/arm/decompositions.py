@@ -10,8 +10,11 @@ from torch.fx import GraphModule, Node
 
 from ingot.capture.op_semantics import operands
 from ingot.core.fx import constant_of, fake_like, source_of, value_name
+from ingot.errors import LowerError, first_sentence
 from ingot.patches.arm import arm_pass_fixes
 from ingot.targets.arm.device import Device, compile_spec
+
+HINT = "the error of the pass names an op: write that op in another way"
 
 
 @dataclass(frozen=True)
@@ -38,8 +41,13 @@ class ArmDecompositions:
 def apply_arm_decompositions(device: Device, module: GraphModule) -> GraphModule:
     from executorch.backends.arm._passes.arm_pass_manager import ArmPassManager
 
-    with arm_pass_fixes():
-        return ArmPassManager(compile_spec(device)).transform_for_annotation_pipeline(module)
+    try:
+        with arm_pass_fixes():
+            return ArmPassManager(compile_spec(device)).transform_for_annotation_pipeline(module)
+    except Exception as e:  # a pass may raise anything; the manager wraps it
+        cause = e.__cause__ or e
+        why = f"{type(cause).__name__}: {first_sentence(cause)}"
+        raise LowerError(f"{device.name}: Arm's passes refused the program", why=why, hint=HINT) from e
 
 
 def _survives(node: Node, count: int, made: GraphModule) -> bool:
@@ -78,7 +86,8 @@ def _memory(tensor: torch.Tensor) -> Any:
 
 def _replace_graph(module: GraphModule, made: GraphModule) -> None:
     if made is not module:
-        for name, tensor in (*made.named_buffers(), *made.named_parameters()):
+        every = (*made.named_buffers(remove_duplicate=False), *made.named_parameters(remove_duplicate=False))
+        for name, tensor in every:  # one tensor may have several names, and nodes use each of them
             if "." not in name and not hasattr(module, name):
                 module.register_buffer(name, tensor.detach())
         module.graph = made.graph
