@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 class IngotError(Exception):
     """Base of all errors of Ingot: one paragraph for the user; the original error, if any, is chained."""
+
+    # Of a cast for several targets: the castings that are finished, and what went wrong for the others, by target.
+    castings: Mapping[str, Any] = {}
+    failures: Mapping[str, IngotError] = {}
 
     def __init__(self, what: str, *, where: str | None = None, why: str | None = None, hint: str | None = None):
         self.what, self.where, self.why, self.hint = what, where, why, hint

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from ingot.calibrate.histogram import INFINITY_BIN, Stats, quantile
 from ingot.calibrate.sensitivity import Sensitivity
@@ -18,6 +20,7 @@ from ingot.errors import InputError, first_sentence
 __all__ = ["Ranges", "Stats", "build_ranges", "mean_sensitivity", "quantile"]
 
 FORMAT, VERSION = "ingot.ranges", 2
+NO_GRADIENT = "no sensitivity before ops without a gradient"
 _JSON_KEYS = {"constant_inputs": "steady"}  # fields whose key in the file differs
 MAX_CACHED_BATCHES, MAX_CACHED_BYTES = 64, 1 << 26  # for values that a rewrite creates
 
@@ -75,11 +78,27 @@ class Ranges:
         sensitivity = mean_sensitivity([self.sensitivity, other.sensitivity])
         batches, samples = self.batches + other.batches, self.samples + other.samples
         merged = build_ranges(values, batches, samples, self.fingerprint, constant_inputs, sensitivity)
-        return replace(merged, cached_batches=(*self.cached_batches, *other.cached_batches)[:MAX_CACHED_BATCHES])
+        kept = dict.fromkeys(n for n in (*self.notes, *other.notes) if n.startswith(NO_GRADIENT))
+        cached = _within_limits((*self.cached_batches, *other.cached_batches))
+        return replace(merged, notes=(*merged.notes, *kept), cached_batches=cached)
 
 
 def _merge_stats(a: Stats | None, b: Stats | None) -> Stats:
     return a.merge(b) if a and b else (a or b)  # type: ignore[return-value]
+
+
+def batch_bytes(batch: Iterable[Any]) -> int:
+    """Bytes of the tensors of a flat batch."""
+    return sum(t.numel() * t.element_size() for t in batch if isinstance(t, Tensor))
+
+
+def _within_limits(batches: Sequence[tuple[Any, ...]]) -> tuple[tuple[Any, ...], ...]:
+    """The first batches that fit, as one recording would have cached them."""
+    kept: list[tuple[Any, ...]] = []
+    for batch in batches:
+        if len(kept) < MAX_CACHED_BATCHES and sum(map(batch_bytes, kept)) + batch_bytes(batch) <= MAX_CACHED_BYTES:
+            kept.append(batch)
+    return tuple(kept)
 
 
 def mean_sensitivity(estimates: Sequence[Mapping[str, Any]]) -> Sensitivity:
@@ -104,9 +123,12 @@ def build_ranges(
     fingerprint: str,
     constant_inputs: Mapping[str, str],
     sensitivity: Sensitivity,
+    stopped: Collection[str] = (),
 ) -> Ranges:
-    """Ranges with notes on insufficient or suspicious data."""
+    """Ranges with notes on insufficient or suspicious data. `stopped` are ops that gave no gradient."""
     notes = tuple(_notes(values, batches, samples, constant_inputs))
+    if stopped:
+        notes += (f"{NO_GRADIENT}: {_names(sorted(stopped))}; errors before them count as errors of an output",)
     if not sensitivity:
         notes += ("no sensitivity estimate: the first batch is too large, or no op is differentiable",)
     return Ranges(values, batches, samples, fingerprint, notes, dict(constant_inputs), dict(sensitivity))

@@ -191,7 +191,8 @@ def _numbers(text: str) -> list[float]:
 
 
 def _validation_argument(parser: argparse.ArgumentParser) -> None:
-    data = "data to verify on, all of it, as --calibrate takes it (default: the first calibration batches)"
+    held = "a quarter of 16 or more calibration batches, which is then not recorded; of fewer the first, which are"
+    data = f"data to verify on, all of it, as --calibrate takes it (default: {held})"
     parser.add_argument("--validation", metavar="DATA", help=data)
 
 

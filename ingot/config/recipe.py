@@ -94,8 +94,9 @@ class Recipe:
     """Threshold of the artefact against the float model: at 10 dB the error is a third of the signal."""
     min_faithful_db: float = 25.0
     """Threshold of the artefact against its quantized graph; below it the artefact must be as good as that graph is."""
-    verify_batches: Annotated[int, Field(ge=1)] = 8
-    """How many calibration batches are run again to verify, where no validation data is given."""
+    verify_batches: Annotated[int | None, Field(ge=1)] = None
+    """Without validation data: how many batches are verified on, at most. None: a quarter of 16 or more calibration
+    batches (64 at most), which are then not recorded; of fewer the first 8, which are."""
     run_timeout: Annotated[float, Field(gt=0)] = 300.0
     """Seconds after which a run in the worker process counts as hanging."""
     disabled_rewrites: Names = ()

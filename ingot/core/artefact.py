@@ -81,6 +81,9 @@ class Check:
     outputs: tuple[OutputCheck, ...]
     passed: bool
     culprit: str | None = None
+    # Which data: "validation", "held-out" (of the calibration data, not recorded), "calibration", "example" inputs, or
+    # "given" to verify().
+    judged_on: str = "given"
 
     @property
     def max_abs_error(self) -> float:

@@ -16,7 +16,15 @@ from torch import Tensor
 from ingot.config.validation import parsed_json
 from ingot.core.digests import RECORDS, check_digest
 from ingot.errors import ArtefactError, InputError
-from ingot.llm.decoder import KVHeads, empty_kv_cache, grow_kv_cache, kv_capacity_for, step_inputs, update_kv_cache
+from ingot.llm.kv_cache import (
+    WHOLE_TEXT,
+    KVHeads,
+    empty_kv_cache,
+    grow_kv_cache,
+    kv_capacity_for,
+    step_inputs,
+    update_kv_cache,
+)
 from ingot.runtime.bindings import load_method
 
 DECODER_FILE, PTE = "decoder.json", "model.pte"
@@ -31,6 +39,7 @@ class DecoderSpec:
     heads: KVHeads
     stops: tuple[int, ...] = ()  # tokens that end a text
     prefill: int = 0  # prompt tokens per call of the method `prefill`; 0: there is no such method
+    windows: tuple[int, ...] = WHOLE_TEXT  # one mask each: how many tokens a token sees, 0 where all
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -73,7 +82,8 @@ class DecoderSession:
         end = self.position + len(tokens)
         if (capacity := kv_capacity_for(end, self.spec.context)) > self.cache[0].shape[-1]:
             self.cache = grow_kv_cache(self.cache, capacity)
-        inputs = step_inputs(tokens, self.position, width, self.spec.heads, self.cache[0].shape[-1])
+        capacity = self.cache[0].shape[-1]
+        inputs = step_inputs(tokens, self.position, width, self.spec.heads, capacity, self.spec.windows)
         logits, *new = method([*inputs, *self.cache])
         update_kv_cache(self.cache, new, self.position, len(tokens))
         self.position = end

@@ -8,7 +8,7 @@ import torch
 from torch.fx import GraphModule
 
 from ingot.capture.export import Program, restore_state
-from ingot.core.fx import call, copy_graph_module, delete_unused_tensors, has_symbols, value_of
+from ingot.core.fx import call, copy_graph_module, copy_partial_views, delete_unused_tensors, has_symbols, value_of
 from ingot.lower.constant_lifting import lift_constants
 from ingot.lower.partition_report import mark_values
 from ingot.plan.plan_data import Plan
@@ -24,6 +24,7 @@ def backend_copy(program: Program, quantized: GraphModule, plan: Plan, target: T
         _copy_returned_inputs(quantized)
     insert_range_clamps(quantized, plan, program.module, target.lowering.owned_by_another)
     delete_unused_tensors(quantized)
+    copy_partial_views(quantized)
     mark_values(quantized)
     for node in quantized.graph.nodes:
         # Provenance grows with every pass, and nothing below reads it.

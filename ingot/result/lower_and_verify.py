@@ -8,9 +8,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
+from ingot.calibrate.held_out import CheckData
 from ingot.calibrate.statistics import Ranges
 from ingot.capture.export import Program
-from ingot.capture.inputs import Batch
+from ingot.capture.inputs import Batch, own_batches
 from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check
 from ingot.core.progress import Steps
@@ -46,10 +47,11 @@ def lowered(
 
 
 def verified(
-    casting: Casting, kept: Sequence[Batch], steps: Steps, on_mismatch: str, ranges: Ranges | None = None
+    casting: Casting, data: CheckData, steps: Steps, on_mismatch: str, ranges: Ranges | None = None
 ) -> Casting:
+    kept = data.batches
     with steps("verify"):
-        check = _verify_or_keep(casting, kept, on_mismatch)
+        check = replace(_verify_or_keep(casting, kept, on_mismatch), judged_on=data.source)
     seen = replace(casting.needed_evidence, ranges=ranges, batch=casting.needed_evidence.program.flatten(kept[0]))
     casting = replace(casting, evidence=seen)
     done = casting.checked(check, steps.seconds)
@@ -70,7 +72,7 @@ def _verify_or_keep(casting: Casting, kept: Sequence[Batch], on_mismatch: str) -
 
 def check_of(casting: Casting, batches: Iterable[Batch]) -> Check:
     """Executed and compared; where the artefact leaves its own graph, with the op at which it does."""
-    chosen = list(batches)
+    chosen = own_batches(batches)
     check = run_and_compare(casting, chosen)
     if check.passed or not disagrees_with_graph(check, casting.needed_evidence.recipe):
         return check
@@ -88,7 +90,7 @@ def run_and_compare(casting: Casting, batches: Iterable[Batch]) -> Check:
 
 def localized(casting: Casting, batches: Iterable[Batch]) -> Finding:
     """Where the error starts, and whose it is."""
-    flat = [casting.needed_evidence.program.flatten(b) for b in batches]
+    flat = [casting.needed_evidence.program.flatten(b) for b in own_batches(batches)]
     with _naming_kernels(casting):
         return diagnose(casting, flat)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from ingot.plan.plan_data import Plan
 from ingot.quantize.exported import as_exported, from_exported
 from ingot.quantize.memory_format import with_channels_last_inputs
 from ingot.quantize.pt2e import quantize
+from ingot.result.report.text import json_ready
 from ingot.rewrite.apply import rewrite_for
 from ingot.targets.base import Target
 from ingot.targets.registry import find_target
@@ -74,7 +76,7 @@ def records_of(casting: Any, files: Mapping[str, bytes]) -> bytes:
         evidence is None or evidence.in_double, tuple(tuple(d.files) for d in casting.delegates),
         digests_of(files),
     )  # fmt: skip
-    return TypeAdapter(Records).dump_json(made, indent=1)
+    return json.dumps(json_ready(asdict(made)), indent=1, allow_nan=False).encode()
 
 
 def recipe_data(recipe: Recipe) -> dict[str, Any]:
@@ -125,6 +127,13 @@ def load_folder(folder: Path) -> Loaded:
     estimates = tuple(e for d in delegates if (e := target.runner.estimate(d.files)) is not None)
     evidence = _evidence(folder, records, plan, target, recipe) if (folder / FLOAT).exists() else None
     return Loaded(_read(folder, PTE), plan, records, estimates, evidence)
+
+
+def saved_recipe(folder: Path) -> Recipe | None:
+    """The recipe of a cast, with the thresholds that it was judged by; None where the folder is not that of a cast."""
+    if not (folder / RECORDS).is_file():
+        return None
+    return recipe_from(parsed_json(Records, _read(folder, RECORDS), str(folder / RECORDS)).recipe)
 
 
 def _numbered(records: Records) -> list[tuple[int, Delegate, tuple[str, ...]]]:

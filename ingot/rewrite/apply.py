@@ -75,13 +75,16 @@ def _search(program: Program, rules: Sequence[Rule], ask: AbilityQuery | None) -
     """Apply the rules in order.
 
     A rule may increase fragmentation if later rules reduce it again (attention leaves matmuls). Otherwise the search is
-    repeated without it.
+    repeated without it. What replaces an op that runs nowhere is required, and not judged.
     """
     module, wanted = copy_graph_module(program.module), run_outputs(program.module, program.example_inputs)
     best = now = _State(module, _fragmentation(module, ask))
     raised: list[Rule] = []
     for rule in rules:
         before, now = now, _apply_rule(rule, now, program.example_inputs, wanted, ask)
+        if getattr(rule, "required", False):
+            best = now if now is not before and before.fragmentation <= best.fragmentation else best
+            continue
         raised += [rule] if now.fragmentation > before.fragmentation else []
         best, raised = (now, []) if now.fragmentation <= best.fragmentation else (best, raised)
     if not raised:

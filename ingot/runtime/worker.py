@@ -95,10 +95,13 @@ class _Worker:
         self.folder = Path(tempfile.mkdtemp(prefix="ingot-child-"))
         self.log, self.ready = self.folder / "log", False
         command = [sys.executable, "-c", BOOTSTRAP, os.pathsep.join(sys.path), str(self.folder)]
-        with self.log.open("ab") as log:  # append mode, so that it can be truncated between requests
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
-            )
+        pipe = subprocess.PIPE
+        try:
+            with self.log.open("ab") as log:  # append mode, so that it can be truncated between requests
+                self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, start_new_session=True)
+        except OSError:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
 
     def wait_until_ready(self) -> None:
         self._receive(START_TIMEOUT, "the runtime did not start", f"reinstall ExecuTorch: {install_line('executorch')}")
@@ -107,7 +110,6 @@ class _Worker:
     def run(
         self, pte: bytes, batches: Sequence[tuple[Any, ...]], timeout: float, fresh: bool, method: str
     ) -> list[list[Tensor]]:
-        os.truncate(self.log, 0)
         self._write_files(pte, batches)
         self._send(
             {"batches": len(batches), "fresh": fresh, "method": method, "seconds": math.ceil(timeout) + ORPHAN_GRACE}
@@ -115,7 +117,6 @@ class _Worker:
         return [self._outputs(i, timeout) for i in range(len(batches))]
 
     def trace(self, pte: bytes, batch: tuple[Any, ...], runs: int, timeout: float) -> bytes:
-        os.truncate(self.log, 0)
         self._write_files(pte, [batch])
         self._send({"trace": runs, "seconds": math.ceil(timeout) + ORPHAN_GRACE})
         answer = self._receive(timeout, "the program was not traced", _HINTS["crash"])
@@ -125,8 +126,9 @@ class _Worker:
 
     def _write_files(self, pte: bytes, batches: Sequence[tuple[Any, ...]]) -> None:
         program = self.folder / "program.pte"
-        program.unlink(missing_ok=True)  # a new file: the worker may have the old one mapped
         try:
+            os.truncate(self.log, 0)
+            program.unlink(missing_ok=True)  # a new file: the worker may have the old one mapped
             program.write_bytes(pte)
             for i, batch in enumerate(batches):
                 torch.save([_portable(x) for x in batch], self.folder / f"in{i}.pt")
@@ -202,8 +204,8 @@ def _ready_worker() -> _Worker:
 
 def _started_worker() -> _Worker:
     global _current
-    if _current is not None and _current.process.poll() is not None:
-        stop_worker()
+    if _current is not None and (_current.process.poll() is not None or not _current.log.exists()):
+        stop_worker()  # it ended, or someone has cleaned the folder of temporary files
     if _current is None:
         _current = _spawn()
     return _current

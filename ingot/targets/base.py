@@ -231,7 +231,7 @@ class Runner(Protocol):
         fresh: bool = True,
         extra: Mapping[str, Executor] | None = None,
     ) -> list[list[torch.Tensor]]:
-        """The outputs of each batch. `ingot.runtime.segmented_run.execute` does this for a backend with an `Executor`.
+        """The outputs of each batch. `ingot.runtime.segmented_run.run_segmented` runs a backend with an `Executor`.
 
         `files`: what `Lowering.finish` returned. `timeout`: seconds for one batch. `fresh`: mutable buffers are reset
         before each batch. `extra`: executors of other backends in the program, by backend id.

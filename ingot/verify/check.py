@@ -15,7 +15,7 @@ from ingot.capture.export import Program, restore_state
 from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check, Delegate, HostOp, OutputCheck, ProgramIO
 from ingot.core.run_batched import has_mutating_op, run_batched
-from ingot.errors import InputError
+from ingot.errors import ArtefactError, InputError
 from ingot.quantize.integer_io import dequantize_outputs, quantize_inputs
 from ingot.targets.base import Target
 from ingot.verify.localize.graph_errors import describe_largest_drop
@@ -28,6 +28,7 @@ from ingot.verify.reference.interpreter import evaluate
 TIE_DIVERGENCE_DB = 6.0
 MAX_LOSS_TO_GRAPH_DB = 3.0
 
+CHUNK = 16  # batches whose intermediate values are in memory together
 CLEARLY_NEARER_DB = 20.0  # nearer to its graph than to the float model by this: the rest is quantization error
 
 
@@ -50,7 +51,7 @@ class Evidence:
 
 
 def verify_artefact(pte: bytes, evidence: Evidence, batches: Iterable[tuple[torch.Tensor, ...]]) -> Check:
-    """Execute `pte` on the first `verify_batches` batches of the recipe and check every output."""
+    """Execute `pte` on all `batches` and check every output against the thresholds of the recipe."""
     recipe, program = evidence.recipe, evidence.program
     chosen = list(batches)
     if not chosen:
@@ -73,7 +74,11 @@ def run_artefact(
     files, seconds = {d.digest: d.files for d in evidence.delegates}, evidence.recipe.run_timeout
     run, method = evidence.target.runner.run, evidence.method
     made = run(pte, given, files=files, timeout=seconds, fresh=False, method=method)
-    return [dequantize_outputs(flat_tensors(o), evidence.io.outputs) for o in made]
+    outputs, wanted = [flat_tensors(o) for o in made], len(evidence.io.outputs)
+    if (wrong := next((len(o) for o in outputs if len(o) != wanted), None)) is not None:
+        why, hint = f"the program was lowered with {wanted}", "is it the file of this model? Cast the model again"
+        raise ArtefactError(f"the artefact gives {wrong} outputs", why=why, hint=hint)
+    return [dequantize_outputs(o, evidence.io.outputs) for o in outputs]
 
 
 def run_graph(
@@ -81,7 +86,8 @@ def run_graph(
 ) -> list[list[torch.Tensor]]:
     """Run the graph in eager torch: the batches in sequence, from the initial state."""
     if not state and not has_mutating_op(module):
-        return [flat_tensors(o) for o in run_batched(module, batches)]
+        chunks = (batches[i : i + CHUNK] for i in range(0, len(batches), CHUNK))
+        return [flat_tensors(o) for chunk in chunks for o in run_batched(module, chunk)]
     restore_state(module, state)
     with torch.no_grad():
         results = [[t.clone() for t in flat_tensors(module(*batch))] for batch in batches]  # a buffer may be returned
@@ -118,10 +124,16 @@ def _check_output(
     name = program.output_names[i] if i < len(program.output_names) else f"output {i}"
     float_, graph, made = ([batch[i] for batch in side] for side in (reference, quantized, artefact))
     to_float, to_graph = measure(float_, made), measure(graph, made)
-    problem = _problem(recipe, to_float, to_graph, measure(float_, graph).sqnr_db)
+    problem = _dtype_problem(float_, made) or _problem(recipe, to_float, to_graph, measure(float_, graph).sqnr_db)
     return OutputCheck(
         name, to_float.sqnr_db, to_float.max_abs_error, to_float.worst_channel_db, to_graph.sqnr_db, problem
     )
+
+
+def _dtype_problem(want: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> str | None:
+    """The caller reads the bytes of an output: int32 where int64 is expected is other numbers."""
+    pairs = [(w.dtype, g.dtype) for w, g in zip(want, got, strict=True) if w.dtype != g.dtype]
+    return f"dtype {pairs[0][1]} instead of {pairs[0][0]}" if pairs else None
 
 
 def _problem(recipe: Recipe, to_float: Comparison, to_graph: Comparison, graph_db: float) -> str | None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from ingot.calibrate.held_out import CheckData
 from ingot.capture.export import Program
 from ingot.config.recipe import recipe_from
 from ingot.core.host_memory import trim_heap
@@ -35,7 +36,7 @@ def cast_weights(
     on_mismatch: str = "raise",
     recorded: HessianRecorder | None = None,
     other_methods: Mapping[str, tuple[Program, list[Batch]]] | None = None,
-    checked: list[Batch] | None = None,
+    checked: CheckData | None = None,
 ) -> Casting:
     """Weights become integers; activations stay float, or are quantized per token at run time: no ranges are recorded.
 
@@ -60,11 +61,16 @@ def cast_weights(
     plan = replace(plan, settings={**settings.remembered, "weights": asked.scheme})
     trim_heap()
     casting = lowered(program, form.program, quantized, plan, backend, settings, steps, methods, in_double=False)
-    done = verified(replace(casting, layers=layers), checked or batches or [program.example_inputs], steps, on_mismatch)
+    data = checked or _check_data(batches, program)
+    done = verified(replace(casting, layers=layers), data, steps, on_mismatch)
     for name, evidence in casting.needed_evidence.others.items():
         trim_heap()
         done = _verify_method(done, evidence, (other_methods or {})[name][1], steps, on_mismatch)
     return done
+
+
+def _check_data(batches: list[Batch], program: Program) -> CheckData:
+    return CheckData(list(batches), "calibration") if batches else CheckData([program.example_inputs], "example")
 
 
 def _verify_method(
@@ -72,7 +78,7 @@ def _verify_method(
 ) -> Casting:
     """Verify one more method. Its outputs are prefixed with its name, and the check passes only if all methods do."""
     own = replace(casting, evidence=evidence, check=None)
-    check = verified(own, batches or [evidence.program.example_inputs], steps, on_mismatch).check
+    check = verified(own, _check_data(batches, evidence.program), steps, on_mismatch).check
     assert check is not None
     assert casting.check is not None
     outputs = tuple(replace(o, name=f"{evidence.method}: {o.name}") for o in check.outputs)

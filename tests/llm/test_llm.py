@@ -19,9 +19,11 @@ from ingot.llm.generation import DecoderSession, DecoderSpec, generate_tokens, o
 from ingot.llm.pipeline import SAMPLE_NOTE, cast_decoder, decode_batches
 from ingot.llm.sample_text import SAMPLE_TEXTS
 from ingot.runtime.segmented_run import read_pte
+from ingot.verify.metrics import sqnr
 from ingot.weight_only.hessian import record_linear_inputs
 from tests.support.decoders import ARCHITECTURES, LetterTokenizer, tiny_decoder, transformers
 from tests.support.eager_decoder import QuantizedGraphSession
+from tests.support.tiny_architectures import tiny_of
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -40,11 +42,13 @@ def test_a_step_gives_the_logits_of_transformers(architecture: str) -> None:
     assert torch.equal(again, wanted)  # the user's model is unchanged
 
 
-def test_the_kv_cache_grows_with_the_text() -> None:
-    """A session grows its cache, and gives the logits of transformers at every capacity."""
-    model, tokens, context = tiny_decoder(), [(7 * i) % 250 for i in range(70)], 80
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "MistralForCausalLM", "Gemma2ForCausalLM"])
+def test_the_kv_cache_grows_with_the_text(architecture: str) -> None:
+    """A session grows its cache, and gives the logits of transformers at every capacity, also beyond a window of 8."""
+    model, tokens, context = tiny_of(architecture), [(7 * i) % 250 for i in range(70)], 80
     decoder = Decoder(model, context)
-    session = DecoderSession(EagerMethod(decoder), DecoderSpec(context, decoder.layers, decoder.heads))
+    spec = DecoderSpec(context, decoder.layers, decoder.heads, windows=decoder.windows)
+    session = DecoderSession(EagerMethod(decoder), spec)
     with torch.no_grad():
         wanted = model(torch.tensor([tokens])).logits[0]
         made = torch.stack([session.decode(t) for t in tokens])
@@ -125,6 +129,44 @@ def test_prefill_in_chunks(cast: tuple[ingot.Casting, Path, Any]) -> None:
     assert sum(len(b.storage) for b in file.program.constant_buffer) == stated["embedding"] + rotary
 
 
+def test_windows_and_softcap_on_the_runtime(tmp_path: Path) -> None:
+    """Two masks: the artefact gives the logits of the quantized graph, also where tokens have left the window of 8."""
+    found = Checkpoint(tiny_of("Gemma2ForCausalLM", initializer_range=0.02), LetterTokenizer(), "tiny")
+    casting, spec = cast_decoder(found, target="xnnpack", weights="8da8w", context=40, texts=["some text. " * 8])
+    casting.save(tmp_path / "model.pte")
+    (tmp_path / generation.DECODER_FILE).write_text(spec.to_json())
+    assert (spec.windows, len(casting.delegates)) == ((0, 8), 1)
+    made, unlimited = open_session(tmp_path), open_session(tmp_path)
+    unlimited.spec = dataclasses.replace(spec, windows=(0, 0))
+    tokens, quantized = (
+        [(7 * i) % 250 for i in range(40)],
+        QuantizedGraphSession(casting, DecoderSpec.from_folder(tmp_path)),
+    )
+    rows = [tuple(session.decode(t).clone() for session in (quantized, made, unlimited)) for t in tokens]
+    assert min(sqnr(wanted, logits) for wanted, logits, _ in rows) > 25
+    assert max(sqnr(wanted, other) for wanted, _, other in rows[8:]) < 25  # the window matters
+    assert torch.equal(open_session(tmp_path).prefill(tokens).argmax(), rows[-1][1].argmax())
+
+
+def test_the_sample_is_compared_with_the_model_before_the_cast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingot.llm.attention_probe._window", lambda *_: 0)
+    found = Checkpoint(tiny_of("MistralForCausalLM"), LetterTokenizer(), "tiny")
+    with pytest.raises(ingot.InputError, match=r"MistralForCausalLM · where: token 8 of the sample, a prompt of"):
+        cast_decoder(found, target="xnnpack", weights="8da4w", context=48, texts=["a text beyond the window"])
+
+
+def test_a_mixture_of_experts_is_refused() -> None:
+    found = Checkpoint(tiny_of("MixtralForCausalLM"), LetterTokenizer(), "tiny")
+    with pytest.raises(ingot.InputError, match=r"MixtralForCausalLM, .*experts.* several matrices"):
+        cast_decoder(found, target="xnnpack", weights="8da4w", context=48)
+
+
+def test_a_context_beyond_the_trained_one_is_noted() -> None:
+    found = Checkpoint(tiny_decoder(), LetterTokenizer(), "tiny")
+    casting, _ = cast_decoder(found, target="xnnpack", weights="8da4w,method=nearest", context=96)
+    assert "context of 96 tokens: the model was trained on 64 (max_position_embeddings)" in casting.notes
+
+
 def test_the_context_ends(cast: tuple[ingot.Casting, Path, Any]) -> None:
     _, folder, _ = cast
     assert len(list(generate_tokens(open_session(folder), [1] * 46, 20))) == 2
@@ -163,12 +205,6 @@ def test_an_unknown_architecture(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "abacus", "architectures": ["Abacus"]}))
     with pytest.raises(ingot.IngotError, match=r"cannot be read.*abacus"):
         load_checkpoint(folder)
-
-
-def test_an_architecture_without_rotary_embeddings() -> None:
-    config = transformers.GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=64)
-    with pytest.raises(ingot.IngotError, match="GPT2LMHeadModel has no rotary embeddings"):
-        Decoder(transformers.GPT2LMHeadModel(config), 8)
 
 
 def test_a_truncated_file(tmp_path: Path) -> None:

@@ -139,3 +139,37 @@ def test_rounding_is_not_the_backends_fault(to_float: float, to_graph: float, le
     """An artefact that agrees with a graph that is too coarse is not a backend error."""
     output = OutputCheck("out", to_float, 1.0, to_float, to_graph, "far from the float model")
     assert disagrees_with_graph(Check("here", 1, (output,), passed=False), Recipe()) is left
+
+
+class Another(nn.Module):
+    """A program with outputs of other number or type than the model's."""
+
+    def __init__(self, run: Any):
+        super().__init__()
+        self.net, self.run = Net(), run
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.run(self.net(x).argmax(1))
+
+
+def test_int32_where_the_model_gives_int64_is_wrong() -> None:
+    """The numbers are the same, their bytes are not."""
+    batches = [(torch.randn(1, 3, 8, 8),) for _ in range(3)]
+    right, wrong = (
+        ingot.cast(Another(run).eval(), batches[0], target="xnnpack", calibration=batches)
+        for run in (lambda y: y, lambda y: y.int())
+    )
+    assert right.check is not None
+    assert right.check.passed
+    check = ingot.verify(dataclasses.replace(right, pte=wrong.pte), batches)
+    assert check.outputs[0].problem == "dtype torch.int32 instead of torch.int64"
+
+
+def test_another_number_of_outputs_is_an_error() -> None:
+    batches = [(torch.randn(1, 3, 8, 8),) for _ in range(3)]
+    one, two = (
+        ingot.cast(Another(run).eval(), batches[0], target="xnnpack", calibration=batches)
+        for run in (lambda y: y, lambda y: (y, y + 1))
+    )
+    with pytest.raises(ingot.ArtefactError, match=r"gives 2 outputs .* lowered with 1"):
+        ingot.verify(dataclasses.replace(one, pte=two.pte), batches)

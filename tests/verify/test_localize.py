@@ -30,7 +30,7 @@ def rows(finding: ingot.Finding) -> dict[str, Any]:
 def test_a_kernel_that_computes_something_else() -> None:
     casting = cast(stretched)
     finding = ingot.localize(casting, IMAGES)
-    assert (finding.kind, finding.value, finding.strays) == ("backend", "upsample_bilinear2d", "upsample_bilinear2d")
+    assert (finding.kind, finding.value, finding.mismatch) == ("backend", "upsample_bilinear2d", "upsample_bilinear2d")
     assert "disagrees with the quantized graph on the same inputs: SQNR" in finding.verdict
     assert "wrong_kernels.py" in finding.culprit
     assert casting.check.culprit == finding.culprit
@@ -60,7 +60,7 @@ def test_a_plan_that_is_too_coarse() -> None:
         for d in plan
     )
     finding = ingot.localize(ingot.lower(program, dataclasses.replace(plan, decisions=spoilt)), IMAGES)
-    assert (finding.kind, finding.value, finding.strays) == ("rounding", "relu_1", None)
+    assert (finding.kind, finding.value, finding.mismatch) == ("rounding", "relu_1", None)
     assert "too coarse at relu_1 (wrong_kernels.py" in finding.verdict
     assert 'name = "relu_1", precision = "float"' in finding.verdict
 
@@ -75,7 +75,7 @@ def test_a_file_of_another_model() -> None:
 
 def test_nothing_is_wrong() -> None:
     finding = ingot.localize(cast(nn.Identity()), IMAGES)
-    assert (finding.kind, finding.culprit, finding.strays) == ("none", None, None)
+    assert (finding.kind, finding.culprit, finding.mismatch) == ("none", None, None)
     assert finding.lowerings == 1
     assert not finding.notes, "with intermediate values returned it must still be one delegate"
 

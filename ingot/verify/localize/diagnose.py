@@ -22,13 +22,14 @@ from ingot.verify.metrics import measure
 if TYPE_CHECKING:
     from ingot.result.casting import Casting
 
+MOST_BATCHES = 8  # intermediate values of more would fill the memory
 Verdict = tuple[str, str, str | None]  # kind, sentence, value
 
 
 def diagnose(casting: Casting, batches: Batches) -> Finding:
     """Compare the float program, the quantized graph and the artefact, value by value."""
     evidence: Evidence = casting.needed_evidence
-    chosen = list(islice(batches, evidence.recipe.verify_batches))
+    chosen = list(islice(batches, evidence.recipe.verify_batches or MOST_BATCHES))
     if not chosen:
         raise InputError("no batches to localize with", hint="give at least one input tuple")
     probe = ArtefactProbe(evidence, casting.plan, chosen)

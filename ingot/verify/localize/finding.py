@@ -34,8 +34,8 @@ class Finding:
     culprit: str | None  # the value where the error starts, with the user's line and numbers
     value: str | None  # its name
     values: tuple[ValueCheck, ...]  # in graph order
-    coarsest: str | None  # the value with the largest SQNR drop from float program to quantized graph
-    strays: str | None  # the value whose op disagrees with the quantized graph
+    largest_sqnr_drop: str | None  # the value with the largest SQNR drop from float program to quantized graph
+    mismatch: str | None  # the value whose op disagrees with the quantized graph
     lowerings: int  # how often the graph was lowered again with extra outputs
     notes: tuple[str, ...] = ()
 

@@ -123,7 +123,8 @@ def _random_source(values: list[torch.Tensor], standard: bool) -> str:
     mean, deviation = float(flat.mean()), float(flat.std(unbiased=False))
     shape = ", ".join(map(str, values[0].shape)) or "()"
     if deviation == 0:
-        return f"torch.full(({shape},), {mean:.3g})" if mean else f"torch.zeros({shape})"
+        like = f"{tuple(values[0].shape)}, {mean:.3g}, dtype={values[0].dtype}"  # 3 alone would make integers
+        return f"torch.full({like})" if mean else f"torch.zeros({shape})"
     if standard:
         return f"torch.randn({shape})"
     return f"torch.randn({shape}) * {deviation:.2g}" + ("" if abs(mean) < 0.1 * deviation else f" {mean:+.2g}")
