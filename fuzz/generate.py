@@ -185,8 +185,8 @@ def _demands(random: Random, program: FuzzProgram) -> list[tuple[str, Any]]:
     named = random.choice(["int8", "int16", "snorm8", "unorm8", "float"])
     return [
         ("scopes", [scope]),
-        ("inputs", [named] * (len(program.inputs) if random.random() < 0.8 else 1)),
-        ("outputs", [random.choice(["int8", "int16", "float"])]),
+        ("inputs", [named] * (len(program.inputs) if random.random() < 0.95 else 9)),
+        ("outputs", [random.choice(["int8", "int16", "float"])] * len(program.outputs)),
         ("integer_io", False),
         ("channels_last", ["*"]),
         ("caller_owned_inputs", True),

@@ -10,22 +10,22 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 RENEWED_AFTER = 400  # programs, so that a leak cannot fill the memory
 MOST_BYTES = 4 << 30
 START_SECONDS = 180.0
+WORKER = (sys.executable, "-m", "fuzz.worker")
 
 
 class FuzzWorker:
     """One worker process and its log."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, command: Sequence[str]) -> None:
         self.seconds, self.done = seconds, 0
         self.log = tempfile.TemporaryFile("ab+")  # noqa: SIM115  open as long as the worker lives
-        command = [sys.executable, "-m", "fuzz.worker"]
         pipe = subprocess.PIPE
         env = {"OMP_NUM_THREADS": "1", **os.environ}
         self.process = subprocess.Popen(
@@ -91,7 +91,7 @@ def _resident(pid: int) -> int:
 
 
 def run_all(
-    requests: Iterator[dict[str, Any]], workers: int, seconds: float
+    requests: Iterator[dict[str, Any]], workers: int, seconds: float, command: Sequence[str] = WORKER
 ) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Each request and its answer, as they come."""
     pool: list[FuzzWorker] = []
@@ -99,7 +99,7 @@ def run_all(
     try:
         while waiting is not None or any(w.request for w in pool):
             while waiting is not None and len(pool) < workers:
-                pool.append(FuzzWorker(seconds))
+                pool.append(FuzzWorker(seconds, command))
             for worker in list(pool):
                 answer = worker.poll()
                 if answer is not None and "ready" in answer:
