@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import logging
 import os
 import random
 import shutil
@@ -15,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +53,7 @@ def usage_now(casts: int) -> Usage:
 
     trim_heap(graphs=True)
     objects = gc.get_objects()
-    tensors = sum(isinstance(o, Tensor) for o in objects if type(o).__module__.startswith("torch"))
+    tensors = sum(issubclass(type(o), Tensor) for o in objects)  # isinstance would ask proxies for their class
     folder = Path(tempfile.gettempdir())
     return Usage(
         casts, _resident_bytes() / 2**20, len(objects), tensors, len(os.listdir("/proc/self/fd")), len(_children()),
@@ -87,6 +89,7 @@ def cast_number(number: int) -> str:
 
 def soak(casts: int, first_mark: int, every: int) -> int:
     """0 if nothing grew between the first mark and the last."""
+    _quiet()
     with tempfile.TemporaryDirectory(prefix="ingot-soak-") as folder:
         tempfile.tempdir = folder  # what stays in here was forgotten by a cast
         os.environ["TMPDIR"] = folder
@@ -105,6 +108,16 @@ def soak(casts: int, first_mark: int, every: int) -> int:
         left = [*_children(), *(str(p) for p in Path(folder).rglob("*"))]
     tempfile.tempdir = None
     return _verdict(marks[0], marks[-1], left)
+
+
+def _quiet() -> None:
+    """Backends log every step."""
+    import ingot  # noqa: F401  some of them add handlers when they are imported
+
+    logging.basicConfig()
+    for handler in logging.getLogger().handlers:
+        handler.setLevel(logging.ERROR)
+    warnings.simplefilter("ignore")
 
 
 def _types() -> Counter[str]:
