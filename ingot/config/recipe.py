@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from ingot.config.scopes import RangeMethod, Scope
 from ingot.config.tensor_specs import Specs
 from ingot.config.validation import checked, fields_of
-from ingot.errors import InputError
+from ingot.errors import InputError, first_sentence
 
 # Keys of version 0.9 and what they are called now; read for one version.
 RENAMED = {
@@ -164,8 +164,8 @@ def _renamed(data: Mapping[str, Any]) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """The table in a TOML file."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_bytes().decode())
     except OSError as e:
         raise InputError(f"cannot read the recipe {path}", why=str(e)) from e
-    except tomllib.TOMLDecodeError as e:
-        raise InputError(f"the recipe {path} is not TOML", why=str(e)) from e
+    except (ValueError, RecursionError) as e:  # no TOML, no UTF-8, or nested too deeply
+        raise InputError(f"the recipe {path} is not TOML", why=first_sentence(e)) from e

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.fx import GraphModule, Node
@@ -37,13 +37,20 @@ def rewrite_for(program: Program, target: Target, recipe: Recipe) -> Rewritten:
     if program.rewritten_for == target.name:
         return Rewritten(program, ())
     ask = target.kernels.ability if target.kernels.cheap_to_query else None
-    return _rewritten(program, target.name, recipe.disabled_rewrites, tuple(target.lowering.rules()), ask)
+    disabled, rules = recipe.disabled_rewrites, tuple(target.lowering.rules())
+    known, key = _known_rewrites.setdefault(program, {}), (target.name, disabled, rules, ask)
+    if key not in known:
+        known[key] = _rewritten(program, disabled, rules, ask)
+    return known[key]
 
 
-@lru_cache(maxsize=4)
+# By program, weakly: a model's weights are freed as soon as its user drops it.
+_known_rewrites: WeakKeyDictionary[Program, dict[Any, Rewritten]] = WeakKeyDictionary()
+
+
 @gc_paused()
 def _rewritten(
-    program: Program, _target: str, disabled: tuple[str, ...], rules: tuple[Rule, ...], ask: AbilityQuery | None
+    program: Program, disabled: tuple[str, ...], rules: tuple[Rule, ...], ask: AbilityQuery | None
 ) -> Rewritten:
     for name in disabled:
         if name not in {r.name for r in rules}:

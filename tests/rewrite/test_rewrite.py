@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import re
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -258,3 +260,14 @@ def a_shape(draw: random.Random, elements: int) -> list[int]:
         elements //= shape[-1]
     draw.shuffle(shape)
     return shape
+
+
+def test_a_program_that_is_dropped_is_freed() -> None:
+    """Rewritten programs are cached as long as their program lives: the cache does not keep weights alive."""
+    program = ingot.capture(torch.nn.Linear(4, 4).eval(), (torch.zeros(1, 4),))
+    target = find_target("xnnpack")
+    assert rewrite_for(program, target, Recipe()) is rewrite_for(program, target, Recipe())
+    weight = weakref.ref(next(program.module.parameters()))
+    del program
+    gc.collect()
+    assert weight() is None

@@ -82,7 +82,7 @@ def _outputs(pte: bytes, probe: ArtefactProbe) -> dict[str, ObservedValue]:
     if probe.evidence.program.state or not rest:
         return _outputs_on(pte, probe, probe.batches)
     outputs = _outputs_on(pte, probe, first)
-    if any(diverges_from_graph(probe.evidence, v) for v in outputs.values()):
+    if any(diverges_from_graph(v) for v in outputs.values()):
         probe.batches = first
         return outputs
     return {
