@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, overload
+from typing import Literal, ParamSpec, TypeVar, overload
 
 import torch
 from torch.export import ExportedProgram
@@ -20,6 +20,7 @@ from ingot.core.artefact import Check
 from ingot.core.progress import Reporter, Silent, Steps
 from ingot.core.torch_modes import in_neutral_modes
 from ingot.errors import IngotError, InputError, PlanError
+from ingot.patches.version_errors import explains_version_errors
 from ingot.plan.estimator_search import CANDIDATE_ESTIMATORS, best_plan
 from ingot.plan.plan_data import Plan
 from ingot.plan.simulated_quantization import can_simulate
@@ -45,6 +46,14 @@ Model = torch.nn.Module | ExportedProgram
 DynamicShapes = Mapping[str, object] | Sequence[object] | None  # as torch.export takes them
 WeightsLike = Weights | Mapping[str, object] | str | None
 OnMismatch = Literal["raise", "keep"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _verb(function: Callable[P, R]) -> Callable[P, R]:
+    """Whatever modes of torch the caller is in; an error of other package versions names the versions."""
+    return in_neutral_modes(explains_version_errors(function))
 
 
 @overload
@@ -79,7 +88,7 @@ def cast(
 ) -> dict[str, Casting]: ...
 
 
-@in_neutral_modes
+@_verb
 def cast(
     model: Model,
     example_inputs: Batch | None = None,
@@ -206,13 +215,13 @@ def _in_float32(batch: Batch) -> Inputs:
     return Inputs(*args, **kwargs)
 
 
-@in_neutral_modes
+@_verb
 def capture(model: Model, example_inputs: Batch | None = None, *, dynamic_shapes: DynamicShapes = None) -> Program:
     """Export the model and bring it into canonical form; a model that cannot be cast is refused with its line."""
     return capture_program(model, example_inputs, dynamic_shapes=dynamic_shapes)
 
 
-@in_neutral_modes
+@_verb
 def record(program: Program, batches: Iterable[Batch], *, on_batch: Callable[[int], None] | None = None) -> Ranges:
     """Calibrate: one float run over the batches, statistics per value, for every target and precision.
 
@@ -226,7 +235,7 @@ def record(program: Program, batches: Iterable[Batch], *, on_batch: Callable[[in
         restore_state(program.module, program.state)
 
 
-@in_neutral_modes
+@_verb
 def plan(program: Program, ranges: Ranges, target: str, *, recipe: RecipeLike = None) -> Plan:
     """Solve for the quantization of every value on `target`, with reasons."""
     if ranges.fingerprint != program.fingerprint:
@@ -271,7 +280,7 @@ def _planned(form: Program, ranges: Ranges, target: Target, rewrites: tuple[str,
         return best_plan(plans, module, ranges.cached_batches, correct_biases=recipe.correct_biases)
 
 
-@in_neutral_modes
+@_verb
 def train(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Training:
     """The plan as fake quantizers: a module to train, then `lower(*training.finish())`."""
     settings = _for_plan(plan, recipe)
@@ -281,7 +290,7 @@ def train(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Trainin
     return prepare_qat(form, plan, target)
 
 
-@in_neutral_modes
+@_verb
 def lower(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Casting:
     """Replay the plan and lower it for its target. Not yet executed: `verify` does that."""
     steps = Steps(Silent())
@@ -314,19 +323,19 @@ def _must_match(plan: Plan, program: Program) -> None:
         raise PlanError("this plan was made for another program", hint="plan this program first")
 
 
-@in_neutral_modes
+@_verb
 def verify(casting: Casting, batches: Iterable[Batch]) -> Check:
     """Execute the artefact on all `batches`; compare it with the float model and with its own quantized graph."""
     return check_of(casting, batches)
 
 
-@in_neutral_modes
+@_verb
 def localize(casting: Casting, batches: Iterable[Batch]) -> Finding:
     """Where the error starts, value by value, and its cause: quantization, the backend, or the file."""
     return localized(casting, batches)
 
 
-@in_neutral_modes
+@_verb
 def reduce(
     model: Model,
     example_inputs: Batch,
@@ -356,6 +365,7 @@ def _attempt(model: Model, batches: Sequence[Batch], target: str, recipe: Recipe
     return run_and_compare(lower(program, made, recipe=recipe), batches)
 
 
+@_verb
 def targets() -> tuple[Availability, ...]:
     """Every target: what is installed, what is missing, the command that installs it, its options."""
     return available_targets()

@@ -28,6 +28,11 @@ class IngotError(Exception):
             parts.append(f"try: {self.hint}")
         return " · ".join(parts)
 
+    def add_hint(self, hint: str) -> None:
+        """One more thing to try, after the others."""
+        self.hint = f"{self.hint}; {hint}" if self.hint else hint
+        self.args = (self._paragraph(),)
+
 
 class InputError(IngotError):
     """What the user handed over (files, arguments, batches) does not fit."""

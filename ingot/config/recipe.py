@@ -14,7 +14,7 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from ingot.config.scopes import RangeMethod, Scope
 from ingot.config.tensor_specs import Specs
 from ingot.config.validation import checked, fields_of
-from ingot.errors import InputError
+from ingot.errors import InputError, first_sentence
 
 # Keys of version 0.9 and what they are called now; read for one version.
 RENAMED = {
@@ -107,7 +107,7 @@ class Recipe:
     min_sqnr_db: float = 10.0
     """Threshold of the artefact against the float model: at 10 dB the error is a third of the signal."""
     min_faithful_db: float = 25.0
-    """Threshold of the artefact against its quantized graph; below it the artefact must be as good as that graph is."""
+    """Localization: an op whose SQNR to its quantized graph is below this is wrong. The check needs no threshold."""
     verify_batches: Annotated[int | None, Field(ge=1)] = None
     """Without validation data: how many batches are verified on, at most. None: a quarter of 16 or more calibration
     batches (64 at most), which are then not recorded; of fewer the first 8, which are."""
@@ -164,8 +164,8 @@ def _renamed(data: Mapping[str, Any]) -> dict[str, Any]:
 def read_toml(path: Path) -> dict[str, Any]:
     """The table in a TOML file."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_bytes().decode())
     except OSError as e:
         raise InputError(f"cannot read the recipe {path}", why=str(e)) from e
-    except tomllib.TOMLDecodeError as e:
-        raise InputError(f"the recipe {path} is not TOML", why=str(e)) from e
+    except (ValueError, RecursionError) as e:  # no TOML, no UTF-8, or nested too deeply
+        raise InputError(f"the recipe {path} is not TOML", why=first_sentence(e)) from e

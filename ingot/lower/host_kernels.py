@@ -20,7 +20,7 @@ def no_kernel_error(said: str, host_ops: Sequence[HostOp], values: Mapping[str, 
 
     `values`: by name of a host op, the value that it computes.
     """
-    lacking = [o for o in host_ops if o.op.split(".")[0] in _missing(said)]
+    lacking = [o for o in host_ops if o.op.split(".")[-2:][0] in _missing(said)]
     if not lacking:
         return None
     op, fails = lacking[0], _FAILED.search(said)

@@ -146,7 +146,7 @@ def test_no_lowering_is_started_that_does_not_fit() -> None:
     finding = ingot.localize(with_seconds(slow, 60.0), IMAGES)
     assert (finding.kind, finding.lowerings) == ("unfinished", 0)
     assert finding.culprit == finding.verdict
-    assert finding.coarsest, "the graph was compared all the same"
+    assert finding.largest_sqnr_drop, "the graph was compared all the same"
 
 
 def test_a_search_that_runs_out_of_time_says_between_which_values_the_error_starts(

@@ -92,7 +92,7 @@ class _Attempt:
     @property
     def wrong(self) -> str | None:
         """The value whose kernel is wrong."""
-        return self.finding.strays if self.finding is not None else None
+        return self.finding.mismatch if self.finding is not None else None
 
     @property
     def failure(self) -> BackendFailure:

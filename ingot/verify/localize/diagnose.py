@@ -56,7 +56,7 @@ def diagnose(casting: Casting, batches: Batches, tick: Tick = nothing_to_report)
 def _verdict(probe: ArtefactProbe, pte: bytes, errors: dict[str, float]) -> Verdict:
     outputs = _outputs(pte, probe)
     probe.observe(evenly_spaced(list(probe.observable)))
-    wrong = [n for n, v in outputs.items() if diverges_from_graph(probe.evidence, v)]
+    wrong = [n for n, v in outputs.items() if diverges_from_graph(v)]
     if wrong and not probe.diverges(wrong[0]):
         return _not_reproduced(probe, wrong[0])
     worst = largest_drop(probe.evidence.program, errors)
@@ -82,7 +82,7 @@ def _outputs(pte: bytes, probe: ArtefactProbe) -> dict[str, ObservedValue]:
     if probe.evidence.program.state or not rest:
         return _outputs_on(pte, probe, probe.batches)
     outputs = _outputs_on(pte, probe, first)
-    if any(diverges_from_graph(probe.evidence, v) for v in outputs.values()):
+    if any(diverges_from_graph(v) for v in outputs.values()):
         probe.batches = first
         return outputs
     return {
@@ -147,7 +147,7 @@ def _rounding_error(
 ) -> Verdict:
     """Every op agrees with the graph; how far is the graph from the float program?"""
     threshold = probe.evidence.recipe.min_sqnr_db
-    bad = [n for n, v in outputs.items() if diverges_from_graph(probe.evidence, v) or _is_far(v, threshold)]
+    bad = [n for n, v in outputs.items() if diverges_from_graph(v) or _is_far(v, threshold)]
     if worst is None:
         return "none", "artefact and quantized graph agree, and no value is rounded", None
     place, db = _place(worst), errors[worst.name]

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field, replace
 from ingot.core.deadline import Deadline, OutOfTime
 from ingot.errors import ArtefactError
 from ingot.plan.plan_data import Plan
-from ingot.verify.check import Evidence, graph_mismatch
+from ingot.verify.check import Evidence
+from ingot.verify.judge_output import Compared, strays_from_graph
 from ingot.verify.localize.intermediate_outputs import (
     Batches,
     ObservedValue,
     observable_values,
     run_with_intermediates,
 )
-from ingot.verify.metrics import measure
 
 VALUES_PER_LOWERING = 8  # enough to converge fast, few enough not to change the delegates
 
@@ -60,7 +60,7 @@ class ArtefactProbe:
         return limited(self.evidence, self.deadline, len(self.batches))
 
     def diverges(self, name: str) -> bool:
-        return diverges_from_graph(self.evidence, self.observed[name])
+        return diverges_from_graph(self.observed[name])
 
     def nearest_observed(self, name: str) -> list[str]:
         """The nearest observed values upstream from which the graph can be resumed."""
@@ -109,8 +109,6 @@ def evenly_spaced(names: Sequence[str], most: int = VALUES_PER_LOWERING) -> list
     return [names[math.ceil((i + 1) * len(names) / most) - 1] for i in range(most)]
 
 
-def diverges_from_graph(evidence: Evidence, value: ObservedValue) -> bool:
-    """By the thresholds of verification; or dead or non-finite where the graph is not."""
-    to_float, to_graph = measure(value.reference, value.artefact), measure(value.quantized, value.artefact)
-    graph_db = measure(value.reference, value.quantized).sqnr_db
-    return to_graph.defect is not None or graph_mismatch(evidence.recipe, to_float, to_graph, graph_db) is not None
+def diverges_from_graph(value: ObservedValue) -> bool:
+    """As verification finds it; or dead or non-finite where the graph is not."""
+    return strays_from_graph(Compared(value.reference, value.quantized, value.artefact)) is not None
