@@ -135,7 +135,10 @@ class _Lazy(ModuleType):
     def __getattr__(self, name: str) -> object:
         if name not in _MODULE_OF:
             raise AttributeError(f"module 'ingot' has no attribute '{name}'")
-        return getattr(importlib.import_module(_MODULE_OF[name]), name)
+        from ingot.patches.version_errors import version_errors
+
+        with version_errors():
+            return getattr(importlib.import_module(_MODULE_OF[name]), name)
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in _MODULE_OF and isinstance(value, ModuleType)):

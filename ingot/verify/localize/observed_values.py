@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
+from ingot.core.deadline import Deadline, OutOfTime
+from ingot.errors import ArtefactError
 from ingot.plan.plan_data import Plan
 from ingot.verify.check import Evidence
 from ingot.verify.judge_output import Compared, strays_from_graph
@@ -26,6 +30,9 @@ class ArtefactProbe:
     evidence: Evidence
     plan: Plan
     batches: Batches
+    deadline: Deadline
+    lowering_seconds: float = 0.0  # about, for one lowering
+    on_lowering: Callable[[int], None] = lambda _: None
     observed: dict[str, ObservedValue] = field(default_factory=dict)
     lowerings: int = 0
     delegates: set[int] = field(default_factory=set)
@@ -38,10 +45,19 @@ class ArtefactProbe:
 
     def observe(self, names: Sequence[str]) -> None:
         """Lower again with these values as extra outputs."""
-        run = run_with_intermediates(self.evidence, self.plan, names, self.batches)
+        self.deadline.need(self.lowering_seconds)
+        self.on_lowering(self.lowerings + 1)
+        start = time.monotonic()
+        with within(self.deadline):
+            run = run_with_intermediates(self.limited, self.plan, names, self.batches)
+        self.lowering_seconds = time.monotonic() - start
         self.observed |= run.observed
         self.lowerings += 1
         self.delegates.add(run.delegates)
+
+    @property
+    def limited(self) -> Evidence:
+        return limited(self.evidence, self.deadline, len(self.batches))
 
     def diverges(self, name: str) -> bool:
         return diverges_from_graph(self.observed[name])
@@ -67,6 +83,23 @@ class ArtefactProbe:
                 found.add(node.name)
                 waiting += [] if stop(node.name) else node.all_input_nodes
         return found
+
+
+def limited(evidence: Evidence, deadline: Deadline, batches: int) -> Evidence:
+    """With a timeout for each batch that ends all of them at the deadline."""
+    seconds = min(evidence.recipe.run_timeout, max(deadline.left, 0.1) / batches)
+    return replace(evidence, recipe=replace(evidence.recipe, run_timeout=seconds))
+
+
+@contextmanager
+def within(deadline: Deadline) -> Iterator[None]:
+    """A run that the deadline ended is no error of the artefact."""
+    try:
+        yield
+    except ArtefactError as e:
+        if deadline.passed:
+            raise OutOfTime from e
+        raise
 
 
 def evenly_spaced(names: Sequence[str], most: int = VALUES_PER_LOWERING) -> list[str]:
