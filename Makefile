@@ -7,7 +7,7 @@ BENCH_READY := $(VENV)/.ready-bench
 TEST_READY := $(VENV)/.ready-test
 SUITE_READY := $(VENV)/.ready-suite
 
-.PHONY: demo test long real smoke check bench versions suite
+.PHONY: demo test long real smoke check bench versions suite fuzz soak damage
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -48,6 +48,18 @@ SUITE_TARGETS ?= xnnpack ethos-u55-128 vgf
 suite: $(SUITE_READY)
 	for target in $(SUITE_TARGETS); do $(BIN)/python -m bench.suite.run --target $$target || exit 1; done
 	$(BIN)/python -m bench.suite.run --suite models
+
+# Random programs for every target, each judged by itself; goes on where an earlier call stopped. At most 2 processes.
+fuzz: $(READY)
+	$(BIN)/python -m fuzz.run $(or $(N),1000)
+
+# Many casts in one process, and a process that is killed while it saves: nothing grows, no file is half written.
+soak: $(READY)
+	$(BIN)/python -m fuzz.soak $(or $(N),500)
+
+# Every kind of file that Ingot reads, damaged N times each.
+damage: $(READY)
+	$(BIN)/python -m fuzz.damage $(or $(N),200)
 
 ARM := ingot/targets/arm/requirements.py
 

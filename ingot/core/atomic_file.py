@@ -76,9 +76,21 @@ def _stage(folder: Path, files: Mapping[str, bytes], undo: ExitStack) -> Path:
     return temp
 
 
+def _umask() -> int:
+    """Linux says it without setting it, which other threads would see."""
+    try:
+        line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith("Umask:"))
+        return int(line.split()[1], 8)
+    except (OSError, StopIteration):
+        return 0o022
+
+
 def _move(temp: Path, folder: Path) -> None:
-    """File by file into a folder that may hold other people's files; our own stale page goes."""
-    folder.mkdir(parents=True, exist_ok=True)
+    """A new folder at once; else file by file, since it may hold other people's files; our own stale page goes."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if not folder.exists():
+        temp.chmod(0o777 & ~_umask())  # mkdtemp made it private
+        return os.replace(temp, folder)
     names = sorted(p.name for p in temp.iterdir())
     for name in names:
         _keep_mode(temp / name, folder / name)

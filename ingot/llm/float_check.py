@@ -25,6 +25,8 @@ CHECK_SINGLES = 8  # tokens that are checked one after the other
 def check_decoder(decoder: Decoder, tokens: Sequence[int], chunk: int) -> None:
     """Raise an InputError at the first position whose logits are not those of the model."""
     sample = list(tokens)[: min(decoder.context, CHECK_TOKENS)]
+    if not sample:
+        raise InputError("the sample text has no tokens", hint="give some text")
     with torch.no_grad():
         wanted = decoder.model(input_ids=torch.tensor([sample]), use_cache=False).logits[0]
         singles = sample[:CHECK_SINGLES]

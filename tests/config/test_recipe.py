@@ -470,3 +470,11 @@ def test_plus_infinity_is_no_mask() -> None:
     batches = [(torch.randn(4, 8, generator=torch.Generator().manual_seed(i)), inf) for i in range(4)]
     casting = ingot.cast(Plus().eval(), batches[0], target="xnnpack", calibration=batches)
     assert casting.check.outputs[0].sqnr_db > 30
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"a = ", b"a = " + b"[" * 100_000])
+def test_a_file_that_is_no_toml(content: bytes, tmp_path: Path) -> None:
+    """No UTF-8, no TOML, nested too deeply."""
+    (tmp_path / "recipe.toml").write_bytes(content)
+    with pytest.raises(ingot.InputError, match="is not TOML"):
+        recipe_from(tmp_path / "recipe.toml")

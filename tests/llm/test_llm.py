@@ -178,6 +178,18 @@ def test_a_context_beyond_the_trained_one_is_noted() -> None:
     assert "context of 96 tokens: the model was trained on 64 (max_position_embeddings)" in casting.notes
 
 
+def test_linears_that_store_their_weight_transposed_are_quantized() -> None:
+    """GPT-2: four in each of four blocks, the head, and two embeddings; all with calibration statistics."""
+    model = tiny_of("GPT2LMHeadModel")
+    with record_linear_inputs(model) as recorded, torch.no_grad():
+        model(torch.tensor([[5, 9, 33]]))
+    assert len({*recorded.counts, *recorded.aliases}) == 17
+    casting, _ = cast_decoder(
+        Checkpoint(model, LetterTokenizer(), "tiny"), target="xnnpack", weights="8da4w", context=32
+    )
+    assert sorted(n.kind for n in casting.layers) == ["embedding"] * 2 + ["linear"] * 17
+
+
 def test_the_context_ends(cast: tuple[ingot.Casting, Path, Any]) -> None:
     _, folder, _ = cast
     assert len(list(generate_tokens(open_session(folder), [1] * 46, 20))) == 2

@@ -93,7 +93,8 @@ def _memory(tensor: torch.Tensor) -> Any:
 
 def _replace_graph(module: GraphModule, made: GraphModule) -> None:
     if made is not module:
-        for name, tensor in (*made.named_buffers(), *made.named_parameters()):
+        every = (*made.named_buffers(remove_duplicate=False), *made.named_parameters(remove_duplicate=False))
+        for name, tensor in every:  # one tensor may have several names, and nodes use each of them
             if "." not in name and not hasattr(module, name):
                 module.register_buffer(name, tensor.detach())
         module.graph = made.graph
