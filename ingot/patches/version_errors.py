@@ -14,13 +14,13 @@ from pathlib import Path
 from types import FrameType
 from typing import ParamSpec, TypeVar
 
-import ingot
 from ingot.core.versions import TESTED, install_line
 from ingot.errors import ArtefactError, IngotError, LowerError, MismatchError, TargetError, first_sentence
 from ingot.patches.version_gate import CORE_PACKAGES, untested_versions
 
-P, R = ParamSpec("P"), TypeVar("R")
-OURS = Path(ingot.__file__).parent
+P = ParamSpec("P")
+R = TypeVar("R")
+OURS = Path(__file__).parents[1]
 
 
 def in_words(verb: Callable[P, R]) -> Callable[P, R]:
@@ -65,7 +65,7 @@ def version_error(error: Exception) -> TargetError | None:
         return None
     found = ", ".join(f"{p} {v}" for p, v in untested.items()) or "an installation that is not complete"
     made_for = ", ".join(f"{p} {TESTED[p]}" for p in CORE_PACKAGES)
-    why = f"{type(error).__name__}: {first_sentence(error)}; Ingot {ingot.__version__} is made for {made_for}"
+    why = f"{type(error).__name__}: {first_sentence(error)}; Ingot is made for {made_for}"
     hint = "; ".join(install_line(p) for p in untested or CORE_PACKAGES)
     return TargetError(f"Ingot does not work with {found}", where=_place(error), why=why, hint=hint)
 
