@@ -107,6 +107,23 @@ def test_a_mask_that_is_no_window_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         Decoder(tiny_of("LlamaForCausalLM"), CONTEXT)
 
 
+@pytest.mark.parametrize("change", [lambda mask: mask + 1.0, lambda mask: mask.add_(1.0), lambda mask: None])
+def test_a_mask_with_something_added_is_refused(change: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ALiBi does. Without a mask, nothing says what a token sees."""
+    from transformers.models.llama import modeling_llama
+
+    original = modeling_llama.create_causal_mask
+    monkeypatch.setattr(modeling_llama, "create_causal_mask", lambda *a, **k: change(original(*a, **k)))
+    with pytest.raises(ingot.InputError, match="layer 0 · why: its mask does not come from the mask functions"):
+        Decoder(tiny_of("LlamaForCausalLM"), CONTEXT)
+
+
+def test_layers_with_and_without_a_window() -> None:
+    model = tiny_of("Qwen2ForCausalLM", layer_types=["full_attention", "sliding_attention"] * 2)
+    assert Decoder(model, CONTEXT).windows == (0, WINDOW)
+    assert worst_db(model, TOKENS) > FLOAT_DB
+
+
 # ---- options of attention ----
 
 
