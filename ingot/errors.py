@@ -58,6 +58,17 @@ class ArtefactError(IngotError):
     """A program file could not be loaded, run, or written."""
 
 
+class NoKernelError(LowerError, ArtefactError):
+    """Neither a backend nor the host can run an op."""
+
+    def __init__(
+        self, what: str, *, where: str | None = None, why: str | None = None, hint: str | None = None,
+        values: tuple[str, ...] = (),
+    ):  # fmt: skip
+        super().__init__(what, where=where, why=why, hint=hint)
+        self.values = values  # the values of the program that these ops compute
+
+
 class MismatchError(IngotError):
     """The artefact ran, and its numbers are not the model's."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,10 +12,10 @@ from typing import Any
 
 from torch import Tensor
 
-from ingot.calibrate.histogram import Stats, quantile
+from ingot.calibrate.histogram import INFINITY_BIN, Stats, quantile
 from ingot.calibrate.sensitivity import Sensitivity
 from ingot.core.atomic_file import atomic_write
-from ingot.errors import InputError
+from ingot.errors import InputError, first_sentence
 
 __all__ = ["Ranges", "Stats", "build_ranges", "mean_sensitivity", "quantile"]
 
@@ -59,11 +60,13 @@ class Ranges:
         try:
             values = {name: _from_row(row) for name, row in body["values"].items()}
             fields = ("batches", "samples", "fingerprint", "constant_inputs")
-            rest = {name: body[_JSON_KEYS.get(name, name)] for name in fields}
-            sensitivity = {k: tuple(g) if isinstance(g, list) else float(g) for k, g in body["sensitivity"].items()}
-            return cls(values, notes=tuple(body["notes"]), sensitivity=sensitivity, **rest)
-        except (KeyError, TypeError, ValueError, AttributeError) as e:
-            raise _not_ranges(Path(path), f"a field is missing or has the wrong type ({e!r})") from e
+            rest = {name: _of_type(body[_JSON_KEYS.get(name, name)], name) for name in fields}
+            sensitivity = {k: _sensitivity(g) for k, g in body["sensitivity"].items()}
+            notes = tuple(str(n) for n in _of_type(body["notes"], "notes"))
+            return cls(values, notes=notes, sensitivity=sensitivity, **rest)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
+            why = f"a field is missing, has the wrong type or an impossible value ({first_sentence(e)})"
+            raise _not_ranges(Path(path), why) from e
 
     def merge(self, other: Ranges) -> Ranges:
         """The statistics over the data of both recordings."""
@@ -165,14 +168,43 @@ def _to_rows(values: Mapping[str, Stats]) -> dict[str, list[Any]]:
 
 
 def _from_row(row: list[Any]) -> Stats:
+    """The planner trusts these numbers: what no recording can give is refused."""
     low, high, count, nonfinite, neginf, keys, counts = row
-    return Stats(float(low), float(high), int(count), int(nonfinite), int(neginf), dict(zip(keys, counts, strict=True)))
+    whole = [count, nonfinite, neginf, *keys, *counts]
+    made = Stats(float(low), float(high), count, nonfinite, neginf, dict(zip(keys, counts, strict=True)))
+    possible = (
+        all(type(n) is int and abs(n) < 1 << 62 for n in whole)
+        and 0 <= neginf <= nonfinite <= count
+        and math.isfinite(made.min) and math.isfinite(made.max) and made.min <= made.max
+        and all(-INFINITY_BIN <= k < INFINITY_BIN for k in keys)
+        and all(n > 0 for n in counts)
+        and bool(counts) == bool(made.finite)
+    )  # fmt: skip
+    if not possible:
+        raise ValueError(f"statistics {str(row)[:80]}")
+    return made
+
+
+_TYPES: dict[str, type] = {"batches": int, "samples": int, "fingerprint": str, "constant_inputs": dict, "notes": list}
+
+
+def _of_type(value: Any, name: str) -> Any:
+    if type(value) is not _TYPES[name]:
+        raise TypeError(f"{name} is a {type(value).__name__}")
+    return value
+
+
+def _sensitivity(value: Any) -> float | tuple[float, ...]:
+    found = tuple(map(float, value)) if isinstance(value, list) else (float(value),)
+    if not all(math.isfinite(v) and v >= 0 for v in found):
+        raise ValueError(f"sensitivity {str(value)[:80]}")
+    return found if isinstance(value, list) else found[0]
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         body = json.loads(path.read_bytes())
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         raise _not_ranges(path, str(e)) from e
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         raise _not_ranges(path, "it is JSON with another format")

@@ -7,13 +7,14 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from ingot.config.validation import parsed_json
+from ingot.core.digests import RECORDS, check_digest
 from ingot.errors import ArtefactError, InputError
 from ingot.llm.kv_cache import (
     WHOLE_TEXT,
@@ -26,7 +27,7 @@ from ingot.llm.kv_cache import (
 )
 from ingot.runtime.bindings import load_method
 
-DECODER_FILE = "decoder.json"
+DECODER_FILE, PTE = "decoder.json", "model.pte"
 
 
 @dataclass(frozen=True)
@@ -89,12 +90,26 @@ class DecoderSession:
         return logits[0]
 
 
+@dataclass(frozen=True)
+class _Digests:
+    """What is read of casting.json; its other fields need the packages that casts do."""
+
+    digests: dict[str, str] = field(default_factory=dict)
+
+
+def _saved_digests(folder: Path) -> dict[str, str]:
+    if not (folder / RECORDS).is_file():
+        return {}
+    return parsed_json(_Digests, (folder / RECORDS).read_bytes(), RECORDS).digests
+
+
 def open_session(folder: Path) -> DecoderSession:
     spec = DecoderSpec.from_folder(folder)
+    check_digest(folder / PTE, _saved_digests(folder))  # it runs in this process, which a damaged program can crash
     try:
-        program, method = load_method(folder / "model.pte", "forward")
+        program, method = load_method(folder / PTE, "forward")
     except Exception as e:
-        raise ArtefactError(f"{folder / 'model.pte'} does not load", why=str(e), hint="cast it again") from e
+        raise ArtefactError(f"{folder / PTE} does not load", why=str(e), hint="cast it again") from e
     return DecoderSession(method, spec, program)
 
 

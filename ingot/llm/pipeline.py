@@ -17,7 +17,7 @@ from ingot.llm.float_check import check_decoder
 from ingot.llm.generation import DecoderSpec
 from ingot.llm.kv_cache import CAPACITY_STEP, grow_kv_cache, kv_capacity_for, update_kv_cache
 from ingot.llm.sample_text import SAMPLE_TEXTS
-from ingot.patches.version_errors import in_words
+from ingot.patches.version_errors import explains_version_errors
 from ingot.result.casting import Casting
 from ingot.targets.registry import find_target
 from ingot.weight_only.cast_weights import cast_weights
@@ -30,7 +30,7 @@ VERIFY_PROMPTS = 4  # texts whose first tokens verify the prefill method: one te
 SAMPLE_NOTE = "no --text: calibrated and verified on a built-in sample; representative text gives better quality"
 
 
-@in_words
+@explains_version_errors
 def cast_decoder(
     checkpoint: Checkpoint, *, target: str, weights: Any, context: int = 256, texts: Iterable[str] = (), **how: Any
 ) -> tuple[Casting, DecoderSpec]:

@@ -7,6 +7,7 @@ other arguments. Then the user reads which versions are installed and which are 
 from __future__ import annotations
 
 import functools
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ R = TypeVar("R")
 OURS = Path(__file__).parents[1]
 
 
-def in_words(verb: Callable[P, R]) -> Callable[P, R]:
+def explains_version_errors(verb: Callable[P, R]) -> Callable[P, R]:
     """A verb whose errors of other versions name the versions."""
 
     @functools.wraps(verb)
@@ -65,7 +66,8 @@ def version_error(error: Exception) -> TargetError | None:
         return None
     found = ", ".join(f"{p} {v}" for p, v in untested.items()) or "an installation that is not complete"
     made_for = ", ".join(f"{p} {TESTED[p]}" for p in CORE_PACKAGES)
-    why = f"{type(error).__name__}: {first_sentence(error)}; Ingot is made for {made_for}"
+    version = sys.modules["ingot"].__version__
+    why = f"{type(error).__name__}: {first_sentence(error)}; Ingot {version} is made for {made_for}"
     hint = "; ".join(install_line(p) for p in untested or CORE_PACKAGES)
     return TargetError(f"Ingot does not work with {found}", where=_place(error), why=why, hint=hint)
 

@@ -13,6 +13,7 @@ import atexit
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -38,6 +39,7 @@ BOOTSTRAP = (
     "import os, sys; sys.path[:] = sys.argv[1].split(os.pathsep); "
     "from ingot.runtime.worker_process import worker_main; worker_main(sys.argv[2])"
 )
+_ARGUMENT = re.compile(r"arg \d+ with type id \d+$")  # the runtime lists all arguments of a kernel that fails
 
 
 def run_pte(
@@ -173,7 +175,8 @@ class _Worker:
 
     def _why(self, reason: str) -> str:
         lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        return f"{reason}; its last lines: {' | '.join(lines[-4:])}" if lines else reason
+        telling = [line for line in lines if not _ARGUMENT.search(line)]
+        return f"{reason}; its last lines: {' | '.join(telling[-4:])}" if telling else reason
 
     def close(self) -> None:
         self.process.kill()

@@ -92,6 +92,17 @@ def cast(tmp_path_factory: pytest.TempPathFactory) -> tuple[ingot.Casting, Path,
     return casting, folder, model
 
 
+def test_a_decoder_is_verified_on_other_text(cast: tuple[ingot.Casting, Path, Any]) -> None:
+    """Every step that is given. Its check says that it was judged on text that its weights were rounded with."""
+    casting, _, model = cast
+    assert casting.check is not None
+    assert casting.check.judged_on == "calibration"
+    steps = decode_batches(Decoder(model, 48), [3, 14, 15, 92, 65, 35, 89, 79, 32, 38, 46])
+    check = ingot.verify(casting, iter(steps))
+    assert check.passed
+    assert check.batches == 11
+
+
 def test_one_delegate(cast: tuple[ingot.Casting, Path, Any]) -> None:
     casting, _, _ = cast
     assert len(casting.delegates) == 1

@@ -15,7 +15,7 @@ from ingot.cli import main
 from ingot.core.versions import TESTED
 from ingot.patches import version_gate as gate
 from ingot.patches.table import PATCHES
-from ingot.patches.version_errors import in_words, version_error
+from ingot.patches.version_errors import explains_version_errors, version_error
 
 INSTALLED = {**TESTED, "executorch": "1.6.0"}
 IMPORTS = "torch.utils._sympy.numbers int_oo"
@@ -75,7 +75,7 @@ def test_on_untested_versions_any_error_inside_names_them(code: str) -> None:
 
 @pytest.mark.usefixtures("untested")
 def test_a_verb_raises_it_with_the_original_chained() -> None:
-    @in_words
+    @explains_version_errors
     def verb() -> None:
         raise raised("ingot.api", MISSING)
 
@@ -86,12 +86,12 @@ def test_a_verb_raises_it_with_the_original_chained() -> None:
 
 @pytest.mark.usefixtures("untested")
 def test_a_failure_on_untested_versions_mentions_them_once() -> None:
-    @in_words
+    @explains_version_errors
     def inner() -> None:
         raise ingot.MismatchError("far from the float model", hint="keep it in float")
 
     with pytest.raises(ingot.MismatchError) as caught:
-        in_words(inner)()
+        explains_version_errors(inner)()
     made_for = f"executorch 1.6.0 is not what Ingot is made for: pip install executorch=={TESTED['executorch']}"
     assert str(caught.value) == f"far from the float model · try: keep it in float; {made_for}"
 
@@ -100,7 +100,7 @@ def test_a_failure_on_untested_versions_mentions_them_once() -> None:
     "verb", ["cast", "capture", "record", "plan", "lower", "train", "verify", "localize", "reduce"]
 )
 def test_every_verb_speaks(verb: str) -> None:
-    assert getattr(ingot, verb).__code__ is in_words(lambda: None).__code__
+    assert getattr(ingot, verb).__code__ is explains_version_errors(lambda: None).__code__
 
 
 WITHOUT_NAME = """

@@ -91,7 +91,7 @@ def test_json_round_trip() -> None:
     assert plan.diff(again) == ""
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"version": 1}', '{"version": 99}'])
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"version": 1}', '{"version": 99}', "[" * 100_000])
 def test_foreign_json_is_refused(text: str) -> None:
     with pytest.raises(ingot.InputError):
         Plan.from_json(text)

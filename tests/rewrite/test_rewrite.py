@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import re
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -46,6 +48,7 @@ def scatter(x: Any) -> Any:
 
 
 X4, X3, X2 = torch.randn(2, 6, 5, 4), torch.randn(2, 6, 4), torch.randn(6, 4)
+X5, W5, BAG = torch.randn(2, 4, 6, 5, 7), torch.randn(6, 2, 3, 2, 3), torch.tensor([1, 2, 8, 0, 1])
 Q = torch.randn(2, 3, 5, 8)
 MASK = torch.rand(2, 1, 5, 5) > 0.4
 EMPTY_ROW = MASK.clone()
@@ -55,7 +58,20 @@ CASES = {
     "layer norm": ("layer-norm-as-matmul", lambda x, w, b: F.layer_norm(x, (4,), w, b), (X4,), (torch.randn(4), torch.randn(4))),
     "layer norm, plain": ("layer-norm-as-matmul", lambda x: F.layer_norm(x, (4,), eps=1e-3), (X3,), ()),
     "slice assignment": ("slice-scatter-as-cat", scatter, (X3,), ()),
-    "depth pooling": ("depth-pool-as-2d", lambda x: F.avg_pool3d(x, (3, 1, 1), 1), (torch.randn(2, 1, 6, 5, 4),), ()),
+    "depth pooling": ("pool3d-as-2d", lambda x: F.avg_pool3d(x, (3, 1, 1), 1), (torch.randn(2, 1, 6, 5, 4),), ()),
+    "conv3d": ("conv3d-as-conv2d", lambda x, w, b: F.conv3d(x, w, b, (2, 1, 1), 1, (2, 1, 1), 2), (X5,), (W5, torch.randn(6))),
+    "conv3d of one example": ("conv3d-as-conv2d", lambda x, w: F.conv3d(x, w, groups=2), (X5[0],), (W5,)),
+    "transposed conv3d": ("conv-transpose3d-as-2d", lambda x, w: F.conv_transpose3d(x, w, None, 2, 1, 1), (X5,), (W5[:4],)),
+    "max_pool3d": ("pool3d-as-2d", lambda x: F.max_pool3d(x, 2, ceil_mode=True), (X5,), ()),
+    "max_pool3d with indices": ("pool-indices-by-windows", lambda x: F.max_pool3d(x, 2, return_indices=True), (X5,), ()),
+    "adaptive max": ("adaptive-pool-as-pool", lambda x: F.adaptive_max_pool2d(x, (3, 4)), (X4,), ()),
+    "adaptive max with indices": ("pool-indices-by-windows", lambda x: F.adaptive_max_pool2d(x, (3, 4), True), (X4,), ()),
+    "adaptive average in 3-d": ("adaptive-pool-as-pool", lambda x: F.adaptive_avg_pool3d(x, (3, 2, 5)), (X5,), ()),
+    "median of all": ("order-statistics-as-topk", lambda x: x.median(), (X3,), ()),
+    "median and its index": ("order-statistics-as-topk", lambda x: x.median(1, keepdim=True), (X3,), ()),
+    "sorted": ("order-statistics-as-topk", lambda x: x.sort(dim=1, descending=True), (X3,), ()),
+    "decimals": ("round-decimals-as-round", lambda x: torch.round(x * 10, decimals=1), (X3,), ()),
+    "embedding bag": ("embedding-bag-as-matmul", lambda i, o, w: F.embedding_bag(i, w, o), (BAG, torch.tensor([0, 3])), (torch.randn(9, 4),)),
     "softplus": ("softplus-decomposed", lambda x: F.softplus(x * 30), (X3,), ()),
     "matmul by a constant": ("matmul-as-bmm", lambda x, w: x @ w, (X3,), (torch.randn(4, 7),)),
     "matmul, batched": ("matmul-as-bmm", lambda x, y: x @ y, (Q, Q.mT.contiguous()), ()),
@@ -182,6 +198,24 @@ def test_a_rule_that_increases_fragmentation_is_not_used() -> None:
     assert any(n.target is torch.ops.aten.relu.default for n in calls(legal.program.module))
 
 
+@pytest.mark.parametrize("leaves", ["the graph as it was", "a broken graph"])
+def test_a_rule_that_dies_is_not_used(leaves: str) -> None:
+    def dies(node: Any) -> Any:
+        if node.target is torch.ops.aten.relu.default:
+            if leaves == "the graph as it was":
+                raise ValueError("not my relu")
+            with node.graph.inserting_before(node):
+                return node.graph.get_attr("missing")
+        return None
+
+    target = replace(find_target("xnnpack"), lowering=WithRule(Rule("deadly", dies)))
+    program = ingot.capture(Wrap(lambda y: F.layer_norm(F.relu(y), (4,))).eval(), (torch.rand(2, 6, 4),))
+    legal = rewrite_for(program, target, Recipe())
+    assert any(r.startswith("deadly: not used, it fails: ") for r in legal.rewrites)
+    assert any(n.target is torch.ops.aten.relu.default for n in calls(legal.program.module))
+    assert any(r.startswith("layer-norm-as-matmul") for r in legal.rewrites), "the other rules are"
+
+
 def test_layers_share_one_bias_from_booleans() -> None:
     def forward(q: Any, m: Any) -> Any:
         return F.scaled_dot_product_attention(F.scaled_dot_product_attention(q, q, q, m), q, q, m)
@@ -226,3 +260,14 @@ def a_shape(draw: random.Random, elements: int) -> list[int]:
         elements //= shape[-1]
     draw.shuffle(shape)
     return shape
+
+
+def test_a_program_that_is_dropped_is_freed() -> None:
+    """Rewritten programs are cached as long as their program lives: the cache does not keep weights alive."""
+    program = ingot.capture(torch.nn.Linear(4, 4).eval(), (torch.zeros(1, 4),))
+    target = find_target("xnnpack")
+    assert rewrite_for(program, target, Recipe()) is rewrite_for(program, target, Recipe())
+    weight = weakref.ref(next(program.module.parameters()))
+    del program
+    gc.collect()
+    assert weight() is None

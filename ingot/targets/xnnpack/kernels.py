@@ -10,9 +10,12 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ingot.capture.op_semantics import operands
 from ingot.capture.op_semantics.weighted_ops import groups_of, weight_axis
-from ingot.core.fx import fake_mode_of, value_of
+from ingot.core.fx import constant_of, fake_mode_of, value_of
 from ingot.targets.base import Ability, Kernels
+from ingot.targets.host_kernels import has_host_kernel, host_refuses, spatial_dims
+from ingot.targets.xnnpack.constraints import unsupported_by_runtime
 
 HOST_ONLY: frozenset[str] = frozenset()
 FLOAT = frozenset({"float"})
@@ -56,10 +59,14 @@ def _decompositions() -> dict[Any, Any]:
 
 def _ability(node: Node) -> Ability:
     """int8 if it is one edge op with static quantization; float if the partitioner has a config for each edge op."""
+    if (why := unsupported_by_runtime(node, [n for n in operands(node) if constant_of(n) is None])) is not None:
+        return Ability(HOST_ONLY, why)
     names = edge_ops(node)
     missing = next((n for n in names if n not in _configs()), None)
     if missing is not None:
         return Ability(HOST_ONLY, f"XNNPACK's partitioner has no entry for {missing}")
+    if (why := _refused(node, names)) is not None:
+        return Ability(HOST_ONLY, why)
     if len(names) != 1:
         return Ability(FLOAT, f"it becomes {' + '.join(names) or 'nothing'}: XNNPACK has no single int8 kernel for it")
     if names[0] == "constant_pad_nd.default" and min(node.args[1], default=0) >= 0:  # type: ignore[type-var,arg-type]
@@ -77,12 +84,26 @@ def _static(name: str) -> bool:
     return ConfigPrecisionType.STATIC_QUANT in _configs()[name].supported_precision_types()
 
 
+def runs_somewhere(node: Node) -> bool:
+    """In the delegate, or on the host by kernels of the runtime."""
+    if XnnpackKernels().ability(node).runs:
+        return True
+    return not host_refuses(node) and all(map(has_host_kernel, _edge_overloads(node)))
+
+
+def _refused(node: Node, names: tuple[str, ...]) -> str | None:
+    """Constraints of the partitioner, in every precision."""
+    if names == ("convolution.default",) and spatial_dims(node) not in (1, 2):
+        return "XNNPACK has 1-d and 2-d convolutions only"
+    if names == ("prelu.default",) and value_of(node).dim() != 4:
+        return "XNNPACK's passes make prelu channels-last, and only four dimensions can be"
+    return None
+
+
 def _unsupported_arguments(node: Node, name: str) -> str | None:
     """Constraints that the partitioner checks while lowering, when the plan is already made."""
     if name == "mean.dim" and not _is_global_average(node):
         return "XNNPACK has an int8 mean only over the last two of four dimensions, with keepdim"
-    if name == "convolution.default" and value_of(node).dim() not in (3, 4):
-        return "XNNPACK has 1-d and 2-d convolutions with a batch dimension only"
     if node.kwargs.get("alpha", 1) != 1:
         return "XNNPACK adds without alpha"
     return None
@@ -93,11 +114,15 @@ def _is_global_average(node: Node) -> bool:
     return x.dim() == 4 and y.dim() == 4 and tuple(y.shape[2:]) == (1, 1) and x.shape[:2] == y.shape[:2]
 
 
-_edge_cache: dict[Any, tuple[str, ...]] = {}
+_edge_cache: dict[Any, tuple[Any, ...]] = {}
 
 
 def edge_ops(node: Node) -> tuple[str, ...]:
     """The edge ops that the node becomes, by the partitioner's names."""
+    return tuple(map(_edge_name, _edge_overloads(node)))
+
+
+def _edge_overloads(node: Node) -> tuple[Any, ...]:
     key = _signature(node)
     if key not in _edge_cache:
         _edge_cache[key] = _traced_ops(node)
@@ -112,16 +137,15 @@ def _signature(node: Node) -> Any:
     return str((node.target, torch.fx.map_arg(node.args, shape), torch.fx.map_arg(node.kwargs, shape)))
 
 
-def _traced_ops(node: Node) -> tuple[str, ...]:
-    own = _edge_name(node.target)
-    if own in _configs():
-        return (own,)
+def _traced_ops(node: Node) -> tuple[Any, ...]:
+    if _edge_name(node.target) in _configs():
+        return (node.target,)
     try:
         graph = _decomposed(node)
     except Exception:  # one op alone may lack context (symbols, effects): assume that it is not decomposed
-        return (own,)
-    calls = [n for n in graph.nodes if n.op == "call_function" and isinstance(n.target, torch._ops.OpOverload)]
-    return tuple(_edge_name(n.target) for n in calls)
+        return (node.target,)
+    calls = [n for n in graph.nodes if n.op == "call_function"]
+    return tuple(n.target for n in calls if isinstance(n.target, torch._ops.OpOverload))
 
 
 def _decomposed(node: Node) -> torch.fx.Graph:

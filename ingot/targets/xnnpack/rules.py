@@ -2,28 +2,62 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from torch.fx import Node
+
 from ingot.rewrite import (
+    adaptive_pool,
     attention,
+    bucketize,
     constant_adds,
-    depth_pool,
+    conv3d,
+    conv_transpose3d,
     elu,
+    embedding_bag,
     expand,
     hardsigmoid,
     layer_norm,
     matmul,
     mean,
+    order_statistics,
     permute_chains,
+    pool1d,
+    pool3d,
+    pool_indices,
+    prelu,
     reduce_sum,
+    round_decimals,
     scalar_operands,
+    scans,
     slice_scatter,
     softmax,
     softplus,
     strided_slice,
+    unbatched,
     upsample_nearest,
 )
+from ingot.rewrite.torch_decompositions import TorchDecompositions
+from ingot.targets.xnnpack.kernels import runs_somewhere
 
-_EARLY = (constant_adds, slice_scatter, strided_slice, upsample_nearest, depth_pool, hardsigmoid, softplus, elu)
+
+def _runs_nowhere(node: Node) -> bool:
+    return not runs_somewhere(node)
+
+
+# What neither XNNPACK nor the runtime has. First: they leave their result in canonical form.
+_MISSING = tuple(
+    replace(module.RULE, wanted=_runs_nowhere, required=True)
+    for module in (
+        conv3d, conv_transpose3d, adaptive_pool, pool3d, pool_indices, order_statistics, round_decimals, prelu,
+        embedding_bag, scans, bucketize,
+    )
+)  # fmt: skip
+_BY_TORCH = TorchDecompositions(_runs_nowhere, frozenset(op for rule in _MISSING for op in rule.functions))
+_EARLY = (
+    pool1d, unbatched, constant_adds, slice_scatter, strided_slice, upsample_nearest, hardsigmoid, softplus, elu,
+)  # fmt: skip
 _LATE = (
     attention, matmul, softmax, layer_norm, mean, reduce_sum, scalar_operands, expand, permute_chains,
 )  # fmt: skip
-RULES = tuple(module.RULE for module in (*_EARLY, *_LATE))
+RULES = (_BY_TORCH, *_MISSING, *(module.RULE for module in (*_EARLY, *_LATE)))

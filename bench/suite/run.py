@@ -1,0 +1,161 @@
+"""ExecuTorch's own suite through Ingot and the stock flow: `python -m bench.suite.run --target xnnpack`.
+
+A row per test goes to bench/results/suite-<target>.jsonl as soon as it is known; a second run does only what is
+missing. A worker that dies or hangs is replaced, and its test is a crash.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import queue
+import re
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+from bench.suite.table import table
+
+ROOT = Path(__file__).resolve().parents[2]
+RESULTS = ROOT / "bench" / "results"
+ENVIRONMENT = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))}
+START_SECONDS = 300
+SECONDS = {"operators": 300, "models": 1800}  # of a test; a test may hand over ten models
+MOST_PROCESSES = 2
+
+
+class Died(Exception):
+    """The worker ended or hung before its row came."""
+
+
+class Worker:
+    """A child process that runs one test at a time."""
+
+    def __init__(self, flow: str, target: str, suite: str, python: str, log: Path) -> None:
+        self.limit, self.folder = SECONDS[suite], tempfile.TemporaryDirectory(prefix="ingot-suite-")
+        self.log, (ours, theirs) = log, os.pipe()
+        command = [python, "-m", "bench.suite.worker", flow, target, suite]
+        with log.open("ab") as sink:
+            # fd 3 carries the rows: kernels and compilers print to stdout. They also drop files where they run.
+            self.child = subprocess.Popen(
+                ["bash", "-c", f'exec "$@" 3>&{theirs}', "bash", *command], stdin=subprocess.PIPE, stdout=sink,
+                stderr=sink, pass_fds=(theirs,), cwd=self.folder.name, start_new_session=True, text=True,
+                env=ENVIRONMENT,
+            )  # fmt: skip
+        os.close(theirs)
+        self.rows = os.fdopen(ours)
+        self._line(START_SECONDS)
+
+    def row(self, case: str) -> dict[str, Any]:
+        assert self.child.stdin is not None
+        try:
+            print(case, file=self.child.stdin, flush=True)
+        except BrokenPipeError as e:
+            raise Died("the worker ended") from e
+        return json.loads(self._line(self.limit))
+
+    def _line(self, seconds: float) -> str:
+        if not select.select([self.rows], [], [], seconds)[0]:
+            raise Died(f"still running after {seconds:.0f} s")
+        line = self.rows.readline()
+        if not line:
+            code = self.child.wait()
+            raise Died(f"died of {signal.Signals(-code).name}" if code < 0 else f"exit code {code}")
+        return line
+
+    def end(self) -> None:
+        if self.child.poll() is None:
+            os.killpg(self.child.pid, signal.SIGKILL)
+        self.child.wait()
+        self.rows.close()
+        self.folder.cleanup()
+
+
+def work(todo: queue.Queue[str], flow: str, options: argparse.Namespace, keep: Any) -> None:
+    """Until nothing is left: each test in the worker, a new worker after one that died."""
+    worker: Worker | None = None
+    while True:
+        try:
+            case = todo.get_nowait()
+        except queue.Empty:
+            break
+        try:
+            worker = worker or Worker(flow, options.target, options.suite, options.python, options.log)
+            keep(worker.row(case))
+        except Died as e:
+            keep({"id": case, "flow": flow, "target": options.target, "result": "crashed", "why": str(e)})
+            worker = worker.end() if worker else None
+    if worker:
+        worker.end()
+
+
+def missing(ids: list[str], rows: list[dict[str, Any]], flow: str, again: str) -> list[str]:
+    """What has no row yet; results that `again` names are run again."""
+    done = {r["id"] for r in rows if r["flow"] == flow and r["result"] not in again.split(",")}
+    return [i for i in ids if i not in done]
+
+
+def listed(options: argparse.Namespace) -> list[str]:
+    found = subprocess.run(
+        [options.python, "-m", "bench.suite.cases", options.suite], env=ENVIRONMENT,
+        stdout=subprocess.PIPE, text=True, check=True,
+    ).stdout.split("\n")  # fmt: skip
+    ids = [i for i in found if "::" in i and re.search(options.only, i)]
+    return ids[:: options.every]
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file, the latest of each test and flow."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    latest = {(r["flow"], r["id"]): r for r in map(json.loads, filter(None, lines))}
+    return list(latest.values())
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.suite.run", description=__doc__)
+    parser.add_argument("--target", default="xnnpack", help="xnnpack (default), ethos-u55-128 or vgf")
+    parser.add_argument("--suite", default="operators", choices=("operators", "models"))
+    parser.add_argument("--flows", default="ingot,stock", help="ingot, stock, or both (default)")
+    parser.add_argument("--only", default="", help="a regular expression for the ids of tests")
+    parser.add_argument("--every", type=int, default=1, help="every n-th test only: a sample")
+    parser.add_argument("--again", default="", help="results to run again, with commas: refused,wrong")
+    parser.add_argument("--processes", type=int, default=1, choices=range(1, MOST_PROCESSES + 1))
+    parser.add_argument("--out", type=Path, help="file of rows (default bench/results/suite-SUITE-TARGET.jsonl)")
+    parser.add_argument("--table", action="store_true", help="print the table of what is known, run nothing")
+    options = parser.parse_args()
+    options.python = sys.executable
+    options.out = options.out or RESULTS / f"suite-{options.suite}-{options.target}.jsonl"
+    options.log = options.out.with_suffix(".log")
+    return options
+
+
+def main() -> None:
+    options = parse()
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    ids, lock = listed(options), threading.Lock()
+
+    def keep(row: dict[str, Any]) -> None:
+        with lock, options.out.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(f"{row['flow']:6} {row['result']:12} {row.get('seconds', '?'):>6} s  {row['id']}", file=sys.stderr)
+
+    for flow in [] if options.table else options.flows.split(","):
+        todo: queue.Queue[str] = queue.Queue()
+        for case in missing(ids, read(options.out), flow, options.again):
+            todo.put(case)
+        threads = [threading.Thread(target=work, args=(todo, flow, options, keep)) for _ in range(options.processes)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    print(table([r for r in read(options.out) if r["id"] in set(ids)], options.target))
+
+
+if __name__ == "__main__":
+    main()

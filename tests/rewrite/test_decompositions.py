@@ -1,0 +1,221 @@
+"""Each decomposition computes what torch's op computes, for random arguments of every kind the op takes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ingot.rewrite import (
+    adaptive_pool,
+    bucketize,
+    conv3d,
+    conv_transpose3d,
+    embedding_bag,
+    order_statistics,
+    pool1d,
+    pool3d,
+    pool_indices,
+    prelu,
+    round_decimals,
+    scans,
+    unbatched,
+)
+from ingot.rewrite.decomposition import Declined
+
+aten = torch.ops.aten
+MODULES = (
+    conv3d, conv_transpose3d, adaptive_pool, pool1d, pool3d, pool_indices, order_statistics, round_decimals, prelu,
+    embedding_bag, scans, bucketize, unbatched,
+)  # fmt: skip
+
+
+def distinct(draw: random.Random, *shape: int) -> torch.Tensor:
+    """No two elements are equal: positions of maxima and medians are well defined."""
+    many = torch.Size(shape).numel()
+    return (torch.randperm(many, generator=torch.Generator().manual_seed(draw.randrange(1 << 30))) - many / 3).reshape(
+        shape
+    ) / 8
+
+
+def noise(draw: random.Random, *shape: int) -> torch.Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(draw.randrange(1 << 30)))
+
+
+def each(draw: random.Random, rank: int, low: int, high: int) -> list[int]:
+    """One number for all dimensions, or one for each."""
+    return [draw.randint(low, high) for _ in range(draw.choice((1, rank)))]
+
+
+def a_conv(draw: random.Random, rank: int, batched: float = 0.8) -> Any:
+    groups, dilation = draw.choice((1, 1, 2, 3)), each(draw, rank, 1, 2)
+    inner, outer = groups * draw.randint(1, 2), groups * draw.randint(1, 2)
+    kernel = [draw.randint(1, 3) for _ in range(rank)]
+    x = noise(draw, *a_batch(draw, batched), inner, *(draw.randint(5, 7) for _ in range(rank)))
+    weight, bias = noise(draw, outer, inner // groups, *kernel), draw.choice((None, noise(draw, outer)))
+    return (x, weight, bias, each(draw, rank, 1, 3), each(draw, rank, 0, 2), dilation, groups), {}
+
+
+def a_conv_transpose(draw: random.Random, rank: int, batched: float = 0.8) -> Any:
+    groups, dilation, stride = draw.choice((1, 1, 2, 3)), each(draw, rank, 1, 2), each(draw, rank, 1, 3)
+    inner, outer = groups * draw.randint(1, 2), groups * draw.randint(1, 2)
+    kernel = [draw.randint(1, 3) for _ in range(rank)]
+    x = noise(draw, *a_batch(draw, batched), inner, *(draw.randint(3, 5) for _ in range(rank)))
+    weight, bias = noise(draw, inner, outer // groups, *kernel), draw.choice((None, noise(draw, outer)))
+    most = max(min(stride), min(dilation)) - 1
+    return (x, weight, bias, stride, each(draw, rank, 0, 1), each(draw, rank, 0, most), groups, dilation), {}
+
+
+def a_batch(draw: random.Random, batched: float) -> list[int]:
+    return [draw.randint(1, 2)] if draw.random() < batched else []
+
+
+def a_max_pool(draw: random.Random, rank: int, batched: float = 0.7) -> Any:
+    kernel = each(draw, rank, 1, 3)
+    lead = [*a_batch(draw, batched), draw.randint(1, 2)]
+    padding = [draw.randint(0, min(kernel) // 2)]
+    x = distinct(draw, *lead, *(draw.randint(5, 8) for _ in range(rank)))
+    return (
+        x,
+        kernel,
+        draw.choice(([], each(draw, rank, 1, 3))),
+        padding,
+        each(draw, rank, 1, 2),
+        draw.random() < 0.5,
+    ), {}
+
+
+def an_avg_pool(draw: random.Random, rank: int, batched: float = 0.7) -> Any:
+    (x, kernel, stride, padding, _, ceil), _ = a_max_pool(draw, rank, batched)
+    divisor = [draw.choice((None, 1, 5))] if rank > 1 else []
+    return (x, kernel, stride, padding, ceil, draw.random() < 0.5, *divisor), {}
+
+
+def an_adaptive_pool(draw: random.Random, rank: int) -> Any:
+    lead = [draw.randint(1, 2) for _ in range(draw.choice((1, 2)))]
+    space = [draw.randint(1, 9) for _ in range(rank)]
+    return (distinct(draw, *lead, *space), [draw.randint(1, n + 1) for n in space]), {}
+
+
+def a_value(draw: random.Random, least: int = 0) -> torch.Tensor:
+    return distinct(draw, *(draw.randint(1, 6) for _ in range(draw.randint(least, 4))))
+
+
+def along_a_dim(draw: random.Random) -> Any:
+    x = a_value(draw)
+    return x, draw.randint(-max(x.dim(), 1), max(x.dim(), 1) - 1)
+
+
+def a_kth_value(draw: random.Random) -> Any:
+    x, dim = along_a_dim(draw)
+    return (x, draw.randint(1, x.shape[dim] if x.dim() else 1), dim, draw.random() < 0.5), {}
+
+
+def a_sort(draw: random.Random) -> Any:
+    x = a_value(draw, 1)
+    return (x, draw.randint(-x.dim(), x.dim() - 1), draw.random() < 0.5), {}
+
+
+def a_stable_sort(draw: random.Random) -> Any:
+    (x, dim, down), _ = a_sort(draw)
+    return (x,), {"stable": draw.choice((True, False, None)), "dim": dim, "descending": down}
+
+
+def a_prelu(draw: random.Random) -> Any:
+    x = a_value(draw)
+    channels = x.shape[1] if x.dim() > 1 else 1
+    return (x, noise(draw, draw.choice((1, channels)))), {}
+
+
+def a_bucketize(draw: random.Random) -> Any:
+    boundaries, x = torch.tensor(sorted(draw.randint(-3, 3) for _ in range(draw.randint(1, 5)))) / 2.0, a_value(draw)
+    return (x, boundaries), {"right": draw.random() < 0.5, "out_int32": draw.random() < 0.5}
+
+
+def an_embedding_bag(draw: random.Random) -> Any:
+    rows, many, mode = draw.randint(2, 9), draw.randint(1, 8), draw.randint(0, 2)
+    weight, indices = (
+        distinct(draw, rows, draw.randint(1, 4)),
+        torch.tensor([draw.randrange(rows) for _ in range(many)]),
+    )
+    offsets = sorted(draw.randint(0, many) for _ in range(draw.randint(0, 3)))
+    last = draw.random() < 0.5
+    weights = draw.choice((None, noise(draw, many))) if mode == 0 else None
+    ends = torch.tensor([0, *offsets, *([many] if last else [])])
+    padding = draw.choice((-1, draw.randrange(rows)))
+    return (weight, indices, ends, False, mode, False, weights, last, padding), {}
+
+
+DRAW = {
+    aten.conv3d.default: lambda draw: a_conv(draw, 3),
+    aten.conv_transpose3d.input: lambda draw: a_conv_transpose(draw, 3),
+    aten.conv1d.default: lambda draw: a_conv(draw, 1, 0.2),
+    aten.conv2d.default: lambda draw: a_conv(draw, 2, 0.2),
+    aten.conv_transpose1d.default: lambda draw: a_conv_transpose(draw, 1, 0.2),
+    aten.conv_transpose2d.input: lambda draw: a_conv_transpose(draw, 2, 0.2),
+    aten.max_pool1d.default: lambda draw: a_max_pool(draw, 1),
+    aten.avg_pool1d.default: lambda draw: an_avg_pool(draw, 1),
+    aten.max_pool2d.default: lambda draw: a_max_pool(draw, 2, 0.2),
+    aten.avg_pool2d.default: lambda draw: an_avg_pool(draw, 2, 0.2),
+    aten.cumprod.default: lambda draw: (along_a_dim(draw), {}),
+    aten.cummax.default: lambda draw: (along_a_dim(draw), {}),
+    aten.cummin.default: lambda draw: (along_a_dim(draw), {}),
+    aten.bucketize.Tensor: a_bucketize,
+    aten.max_pool3d.default: lambda draw: a_max_pool(draw, 3),
+    aten.avg_pool3d.default: lambda draw: an_avg_pool(draw, 3),
+    aten.max_pool1d_with_indices.default: lambda draw: a_max_pool(draw, 1),
+    aten.max_pool2d_with_indices.default: lambda draw: a_max_pool(draw, 2),
+    aten.max_pool3d_with_indices.default: lambda draw: a_max_pool(draw, 3),
+    **{getattr(aten, f"adaptive_{kind}_pool{rank}d").default: (lambda draw, rank=rank: an_adaptive_pool(draw, rank))
+       for kind in ("avg", "max") for rank in (1, 2, 3)},
+    aten.median.default: lambda draw: ((a_value(draw),), {}),
+    aten.median.dim: lambda draw: ((*along_a_dim(draw), draw.random() < 0.5), {}),
+    aten.kthvalue.default: a_kth_value,
+    aten.sort.default: a_sort,
+    aten.sort.stable: a_stable_sort,
+    aten.round.decimals: lambda draw: ((noise(draw, 3, 4) * 100,), {"decimals": draw.randint(-2, 3)}),
+    aten.prelu.default: a_prelu,
+    aten.embedding_bag.default: lambda draw: (an_embedding_bag(draw)[0][:-1], {}),
+    aten.embedding_bag.padding_idx: lambda draw: ((*an_embedding_bag(draw)[0][:-1], draw.choice((None, 0, -1))), {}),
+    aten._embedding_bag.default: an_embedding_bag,
+    aten._embedding_bag_forward_only.default: an_embedding_bag,
+}  # fmt: skip
+CASES = [(module.RULE.name, op, function) for module in MODULES for op, function in module.RULE.functions.items()]
+
+
+@pytest.mark.parametrize(("name", "op", "function"), CASES, ids=[f"{name}: {op}" for name, op, _ in CASES])
+def test_a_decomposition_computes_what_the_op_computes(name: str, op: Any, function: Any) -> None:
+    covered = 0
+
+    @given(st.integers(0, 1 << 30))
+    @settings(max_examples=60, deadline=None, derandomize=True)
+    def check(number: int) -> None:
+        nonlocal covered
+        args, kwargs = DRAW[op](random.Random(number))
+        try:
+            wanted = op(*args, **kwargs)
+        except RuntimeError:
+            return  # no such op: a kernel larger than its input
+        try:
+            made = function(*args, **kwargs)
+        except Declined:
+            return
+        covered += 1
+        compare(made, wanted)
+
+    check()
+    assert covered >= 30, f"only {covered} of 60 draws were covered"
+
+
+def compare(made: Any, wanted: Any) -> None:
+    if isinstance(wanted, torch.Tensor):
+        torch.testing.assert_close(made, wanted, rtol=1e-4, atol=1e-4)
+        return
+    assert len(made) == len(wanted)
+    for m, w in zip(made, wanted, strict=True):
+        if m is not None:
+            compare(m, w)
