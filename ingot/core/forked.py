@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import signal
 import sys
@@ -46,6 +47,7 @@ def _fork(work: Callable[[], object], log: IO[bytes]) -> int:
         return child
     code = 1
     try:
+        faulthandler.disable()  # it would write to the parent's terminal
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
         code = _run(work)
