@@ -7,7 +7,7 @@ BENCH_READY := $(VENV)/.ready-bench
 TEST_READY := $(VENV)/.ready-test
 SUITE_READY := $(VENV)/.ready-suite
 
-.PHONY: demo test long real smoke check bench suite
+.PHONY: demo test long real smoke check bench versions suite fuzz soak damage
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -36,6 +36,10 @@ check: $(READY)
 	$(BIN)/lint-imports
 	$(BIN)/python -m tools.check_names
 
+# Small casts against other releases of ExecuTorch, each in an environment of its own: .venv-executorch-1.4.1.
+versions: $(READY)
+	$(BIN)/python -m tools.other_versions
+
 bench: $(BENCH_READY)
 	$(BIN)/python -m bench.run
 
@@ -44,6 +48,18 @@ SUITE_TARGETS ?= xnnpack ethos-u55-128 vgf
 suite: $(SUITE_READY)
 	for target in $(SUITE_TARGETS); do $(BIN)/python -m bench.suite.run --target $$target || exit 1; done
 	$(BIN)/python -m bench.suite.run --suite models
+
+# Random programs for every target, each judged by itself; goes on where an earlier call stopped. At most 2 processes.
+fuzz: $(READY)
+	$(BIN)/python -m fuzz.run $(or $(N),1000)
+
+# Many casts in one process, and a process that is killed while it saves: nothing grows, no file is half written.
+soak: $(READY)
+	$(BIN)/python -m fuzz.soak $(or $(N),500)
+
+# Every kind of file that Ingot reads, damaged N times each.
+damage: $(READY)
+	$(BIN)/python -m fuzz.damage $(or $(N),200)
 
 ARM := ingot/targets/arm/requirements.py
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ingot.core.artefact import HostOp as HostOp
     from ingot.core.artefact import OutputCheck as OutputCheck
     from ingot.core.artefact import ProgramIO as ProgramIO
+    from ingot.core.artefact import SliceCheck as SliceCheck
     from ingot.core.artefact import TensorInfo as TensorInfo
     from ingot.errors import ArtefactError as ArtefactError
     from ingot.errors import CaptureError as CaptureError
@@ -89,6 +90,7 @@ _PUBLIC = {
         "HostOp",
         "OutputCheck",
         "ProgramIO",
+        "SliceCheck",
         "TensorInfo",
     ),
     "ingot.errors": (
@@ -133,7 +135,10 @@ class _Lazy(ModuleType):
     def __getattr__(self, name: str) -> object:
         if name not in _MODULE_OF:
             raise AttributeError(f"module 'ingot' has no attribute '{name}'")
-        return getattr(importlib.import_module(_MODULE_OF[name]), name)
+        from ingot.patches.version_errors import version_errors
+
+        with version_errors():
+            return getattr(importlib.import_module(_MODULE_OF[name]), name)
 
     def __setattr__(self, name: str, value: object) -> None:
         if not (name in _MODULE_OF and isinstance(value, ModuleType)):

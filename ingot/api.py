@@ -5,20 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal, overload
+from typing import Literal, ParamSpec, TypeVar, overload
 
 import torch
 from torch.export import ExportedProgram
-from torch.utils import _pytree as pytree
 
+from ingot.calibrate.held_out import LEAST_BATCHES, CheckData, Split, validation_data
 from ingot.calibrate.recorder import record_module, record_rewritten_values
 from ingot.calibrate.statistics import Ranges
 from ingot.capture.export import Program, capture_program, restore_state
-from ingot.capture.inputs import Batch, Inputs, call_of
+from ingot.capture.inputs import Batch, Inputs, call_of, own_batches
 from ingot.config.recipe import Recipe, RecipeLike, recipe_from
 from ingot.core.artefact import Check
 from ingot.core.progress import Reporter, Silent, Steps
-from ingot.errors import InputError, PlanError
+from ingot.core.torch_modes import in_neutral_modes
+from ingot.errors import IngotError, InputError, PlanError
+from ingot.patches.version_errors import explains_version_errors
 from ingot.plan.estimator_search import CANDIDATE_ESTIMATORS, best_plan
 from ingot.plan.plan_data import Plan
 from ingot.plan.simulated_quantization import can_simulate
@@ -28,8 +30,10 @@ from ingot.quantize.memory_format import channels_last_names, with_channels_last
 from ingot.quantize.pt2e import quantize
 from ingot.quantize.qat import Training, prepare_qat
 from ingot.result.casting import Casting
-from ingot.result.lower_and_verify import check_of, localized, lowered, run_and_compare, verified
+from ingot.result.lower_and_verify import QuantizedProgram, check_of, judged, localized, lowered, run_and_compare
+from ingot.result.recovery.recover import lowered_and_checked
 from ingot.rewrite.apply import rewrite_for
+from ingot.targets.barred import Bar, host_bars, with_bars
 from ingot.targets.base import Target
 from ingot.targets.registry import Availability, available_targets, find_target
 from ingot.verify.localize.finding import Finding
@@ -42,6 +46,14 @@ Model = torch.nn.Module | ExportedProgram
 DynamicShapes = Mapping[str, object] | Sequence[object] | None  # as torch.export takes them
 WeightsLike = Weights | Mapping[str, object] | str | None
 OnMismatch = Literal["raise", "keep"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def _verb(function: Callable[P, R]) -> Callable[P, R]:
+    """Whatever modes of torch the caller is in; an error of other package versions names the versions."""
+    return in_neutral_modes(explains_version_errors(function))
 
 
 @overload
@@ -76,6 +88,7 @@ def cast(
 ) -> dict[str, Casting]: ...
 
 
+@_verb
 def cast(
     model: Model,
     example_inputs: Batch | None = None,
@@ -91,10 +104,12 @@ def cast(
 ) -> Casting | dict[str, Casting]:
     """Quantize and lower `model` for `target`, execute the result and compare it with the float model.
 
-    One target gives a Casting, several give a dict by target from one calibration run. Batches are tensors, tuples of
-    positional arguments, mappings of keyword arguments (a DataLoader of dicts), or `ingot.Inputs`. The artefact is
-    verified on all of `validation`, else on the first calibration batches. `example_inputs` may be left out for an
-    ExportedProgram. `weights` asks for a weight-only or dynamic-activation scheme such as "8da4w".
+    One target gives a Casting, several give a dict by target from one calibration run; where some fail, the first error
+    is raised with the finished ones in `error.castings`. Batches are tensors, tuples of positional arguments, mappings
+    of keyword arguments (a DataLoader of dicts), or `ingot.Inputs`. The artefact is verified on all of `validation`.
+    Without it, a quarter of 16 or more calibration batches is not recorded and verifies; with fewer, those that were
+    recorded do. `check.judged_on` says which. `example_inputs` may be left out for an ExportedProgram. `weights` asks
+    for a weight-only or dynamic-activation scheme such as "8da4w".
     """
     names = [target] if isinstance(target, str) else list(target)
     _check_arguments(names, calibration, weights, on_mismatch)
@@ -102,58 +117,97 @@ def cast(
     for found in (find_target(name, settings.options, settings.extra_backends) for name in names):
         if weights is not None:
             resolve_for_target(weights_from(weights), found)
-    if weights is not None:
-        data = calibration or (), validation
-        made = _cast_weight_only(
-            model, example_inputs, names, data, settings, dynamic_shapes, weights, on_mismatch, steps
-        )
+    model_facts = (model, example_inputs, dynamic_shapes)
+    data = (() if calibration is None else calibration, validation)
+    if weights is None:
+        made = _cast_static(model_facts, names, data, settings, on_mismatch, steps)
     else:
-        assert calibration is not None
-        made = _cast_static(
-            model, example_inputs, names, calibration, validation, settings, dynamic_shapes, on_mismatch, steps
-        )
+        made = _cast_weight_only(model_facts, names, data, settings, weights, on_mismatch, steps)
     return made[names[0]] if isinstance(target, str) else made
 
 
+ModelFacts = tuple[Model, Batch | None, DynamicShapes]  # model, example inputs, dynamic shapes
+Data = tuple[Iterable[Batch], Iterable[Batch] | None]  # calibration, validation
+
+
 def _cast_static(
-    model: Model, example_inputs: Batch | None, names: list[str], calibration: Iterable[Batch],
-    validation: Iterable[Batch] | None, recipe: Recipe, dynamic_shapes: DynamicShapes, on_mismatch: OnMismatch,
-    steps: Steps,
-) -> dict[str, Casting]:  # fmt: skip
+    model_facts: ModelFacts, names: list[str], data: Data, recipe: Recipe, on_mismatch: OnMismatch, steps: Steps
+) -> dict[str, Casting]:
     """One calibration run for all targets."""
-    kept: list[Batch] = []
+    model, example_inputs, dynamic_shapes = model_facts
     with steps("capture"):
         program = capture(model, example_inputs, dynamic_shapes=dynamic_shapes)
+    calibration, split, validation = _split(program, data, recipe)
     with steps("record") as tick:
-        seen = _keeping(calibration, kept, recipe.verify_batches)
-        ranges = record(program, seen, on_batch=lambda n: tick(n, None))
-    checked = kept if validation is None else list(validation)
-    return {name: _cast_for(name, program, ranges, recipe, checked, steps.fork(), on_mismatch) for name in names}
+        ranges = record(program, calibration, on_batch=lambda n: tick(n, None))
+    checked = validation or split.data
+    program = replace(program, notes=(*program.notes, *_unsplit_note(program, split)))
+    return _for_each(names, lambda name: _cast_for(name, program, ranges, recipe, checked, steps.fork(), on_mismatch))
+
+
+def _split(program: Program, data: Data, recipe: Recipe) -> tuple[Iterator[Batch], Split, CheckData | None]:
+    """Validation data is read first, so that batches that do not fit are refused before the work."""
+    calibration, given = data
+    validation = None if given is None else validation_data(given)
+    for batch in validation.batches if validation else ():
+        program.flatten(batch)
+    split = Split(recipe.verify_batches, hold=validation is None and not program.state)
+    return split.recorded(calibration), split, validation
+
+
+def _unsplit_note(program: Program, split: Split) -> list[str]:
+    if not program.state or split.count < LEAST_BATCHES:
+        return []
+    return ["the program has state, so its batches are one sequence: none was held out, it is verified on the first"]
+
+
+def _for_each(names: list[str], make: Callable[[str], Casting]) -> dict[str, Casting]:
+    """A casting for each target. One that fails does not lose the others: the error carries them."""
+    made: dict[str, Casting] = {}
+    failed: dict[str, IngotError] = {}
+    for name in names:
+        try:
+            made[name] = make(name)
+        except IngotError as e:
+            failed[name] = e
+    if failed:
+        error = next(iter(failed.values()))
+        error.castings, error.failures = made, failed
+        raise error
+    return made
 
 
 def _cast_for(
-    target: str, program: Program, ranges: Ranges, recipe: Recipe, batches: list[Batch], steps: Steps,
+    target: str, program: Program, ranges: Ranges, recipe: Recipe, data: CheckData, steps: Steps,
     on_mismatch: OnMismatch,
 ) -> Casting:  # fmt: skip
-    with steps("plan"):
-        made = plan(program, ranges, target, recipe=recipe)
-    return verified(_lower(program, made, recipe, steps), batches, steps, on_mismatch, ranges)
+    def make(settings: Recipe, bars: tuple[Bar, ...]) -> QuantizedProgram:
+        with steps("plan"):
+            made = _plan(program, ranges, target, settings, bars)
+        return _quantized(program, made, settings, steps)
+
+    casting, check = lowered_and_checked(make, recipe, data.batches, steps, on_mismatch)
+    return judged(casting, check, data, steps, on_mismatch, ranges)
 
 
 def _cast_weight_only(
-    model: Model, example_inputs: Batch | None, names: list[str],
-    data: tuple[Iterable[Batch], Iterable[Batch] | None], recipe: Recipe, dynamic_shapes: DynamicShapes,
-    weights: WeightsLike, on_mismatch: OnMismatch, steps: Steps,
+    model_facts: ModelFacts, names: list[str], data: Data, recipe: Recipe, weights: WeightsLike,
+    on_mismatch: OnMismatch, steps: Steps,
 ) -> dict[str, Casting]:  # fmt: skip
     """In float32, whatever dtype the checkpoint has."""
+    model, example_inputs, dynamic_shapes = model_facts
     with steps("capture"):
         computed, note = model_to_float32(model)
         example = None if example_inputs is None else _in_float32(example_inputs)
         program = capture(computed, example, dynamic_shapes=dynamic_shapes)
     program = replace(program, notes=(*program.notes, *([note] if note else ())))
-    batches, checked = ([program.flatten(_in_float32(b)) for b in some or ()] for some in data)
+    calibration, given = ([_in_float32(b) for b in own_batches(some)] if some is not None else None for some in data)
+    recorded, split, validation = _split(program, (calibration or [], given), recipe)
+    batches = [program.flatten(b) for b in recorded]
+    program = replace(program, notes=(*program.notes, *_unsplit_note(program, split)))
+    checked = validation or (split.data if split.count else None)
     facts = (weights, batches, recipe)
-    return {n: cast_weights(program, n, *facts, steps.fork(), on_mismatch, checked=checked or None) for n in names}
+    return _for_each(names, lambda n: cast_weights(program, n, *facts, steps.fork(), on_mismatch, checked=checked))
 
 
 def _in_float32(batch: Batch) -> Inputs:
@@ -161,11 +215,13 @@ def _in_float32(batch: Batch) -> Inputs:
     return Inputs(*args, **kwargs)
 
 
+@_verb
 def capture(model: Model, example_inputs: Batch | None = None, *, dynamic_shapes: DynamicShapes = None) -> Program:
     """Export the model and bring it into canonical form; a model that cannot be cast is refused with its line."""
     return capture_program(model, example_inputs, dynamic_shapes=dynamic_shapes)
 
 
+@_verb
 def record(program: Program, batches: Iterable[Batch], *, on_batch: Callable[[int], None] | None = None) -> Ranges:
     """Calibrate: one float run over the batches, statistics per value, for every target and precision.
 
@@ -179,15 +235,20 @@ def record(program: Program, batches: Iterable[Batch], *, on_batch: Callable[[in
         restore_state(program.module, program.state)
 
 
+@_verb
 def plan(program: Program, ranges: Ranges, target: str, *, recipe: RecipeLike = None) -> Plan:
     """Solve for the quantization of every value on `target`, with reasons."""
     if ranges.fingerprint != program.fingerprint:
         raise PlanError("these ranges were recorded on another program", hint="record this program first")
-    settings = recipe_from(recipe)
+    return _plan(program, ranges, target, recipe_from(recipe))
+
+
+def _plan(program: Program, ranges: Ranges, target: str, settings: Recipe, bars: tuple[Bar, ...] = ()) -> Plan:
     backend = find_target(target, settings.options, settings.extra_backends)
     _refuse_unplannable(program, backend, settings)
     form = rewrite_for(program, backend, settings)
-    made = _planned(form.program, ranges, backend, form.rewrites, settings)
+    barred = with_bars(backend, (*bars, *host_bars(settings.host_ops, form.program.module)))
+    made = _planned(form.program, ranges, barred, form.rewrites, settings)
     images = channels_last_names(settings.channels_last, form.program.module)
     return replace(made, channels_last=images, integer_io=settings.integer_io, settings=settings.remembered)
 
@@ -219,6 +280,7 @@ def _planned(form: Program, ranges: Ranges, target: Target, rewrites: tuple[str,
         return best_plan(plans, module, ranges.cached_batches, correct_biases=recipe.correct_biases)
 
 
+@_verb
 def train(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Training:
     """The plan as fake quantizers: a module to train, then `lower(*training.finish())`."""
     settings = _for_plan(plan, recipe)
@@ -228,20 +290,23 @@ def train(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Trainin
     return prepare_qat(form, plan, target)
 
 
+@_verb
 def lower(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Casting:
     """Replay the plan and lower it for its target. Not yet executed: `verify` does that."""
-    return _lower(program, plan, _for_plan(plan, recipe), Steps(Silent()))
+    steps = Steps(Silent())
+    return lowered(_quantized(program, plan, _for_plan(plan, recipe), steps), steps)
 
 
-def _lower(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> Casting:
-    target = find_target(plan.target, recipe.options, recipe.extra_backends)
-    form = rewrite_for(program, target, recipe).program
+def _quantized(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> QuantizedProgram:
+    main = find_target(plan.target, recipe.options, recipe.extra_backends)
+    form = rewrite_for(program, main, recipe).program
     _must_match(plan, form)
+    target = with_bars(main, host_bars(recipe.host_ops, form.module))
     validate(plan, form.module, target)
     plan, form = with_bias_qparams(plan, form.module), with_channels_last_inputs(form, plan.channels_last)
     with steps("quantize"):
         quantized = quantize(form.module, plan, float_bias=target.numerics.bias == "float")
-    return lowered(program, form, quantized, plan, target, recipe, steps)
+    return QuantizedProgram(program, form, quantized, plan, target, recipe)
 
 
 def _for_plan(plan: Plan, recipe: RecipeLike) -> Recipe:
@@ -258,16 +323,19 @@ def _must_match(plan: Plan, program: Program) -> None:
         raise PlanError("this plan was made for another program", hint="plan this program first")
 
 
+@_verb
 def verify(casting: Casting, batches: Iterable[Batch]) -> Check:
     """Execute the artefact on all `batches`; compare it with the float model and with its own quantized graph."""
     return check_of(casting, batches)
 
 
+@_verb
 def localize(casting: Casting, batches: Iterable[Batch]) -> Finding:
     """Where the error starts, value by value, and its cause: quantization, the backend, or the file."""
     return localized(casting, batches)
 
 
+@_verb
 def reduce(
     model: Model,
     example_inputs: Batch,
@@ -297,6 +365,7 @@ def _attempt(model: Model, batches: Sequence[Batch], target: str, recipe: Recipe
     return run_and_compare(lower(program, made, recipe=recipe), batches)
 
 
+@_verb
 def targets() -> tuple[Availability, ...]:
     """Every target: what is installed, what is missing, the command that installs it, its options."""
     return available_targets()
@@ -313,12 +382,3 @@ def _check_arguments(names: list[str], calibration: object, weights: WeightsLike
             why="ranges of activations are measured, not guessed",
             hint="calibration=[(x,), …] with a few dozen real inputs",
         )
-
-
-def _keeping(batches: Iterable[Batch], kept: list[Batch], most: int) -> Iterator[Batch]:
-    """Pass the batches on and keep copies of the first few to verify with: a loader may reuse its memory."""
-    for batch in batches:
-        if len(kept) < most:
-            args, kwargs = pytree.tree_map_only(torch.Tensor, torch.clone, call_of(batch))
-            kept.append(Inputs(*args, **kwargs))
-        yield batch

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 
 class IngotError(Exception):
     """Base of all errors of Ingot: one paragraph for the user; the original error, if any, is chained."""
+
+    # Of a cast for several targets: the castings that are finished, and what went wrong for the others, by target.
+    castings: Mapping[str, Any] = {}
+    failures: Mapping[str, IngotError] = {}
 
     def __init__(self, what: str, *, where: str | None = None, why: str | None = None, hint: str | None = None):
         self.what, self.where, self.why, self.hint = what, where, why, hint
@@ -22,6 +27,11 @@ class IngotError(Exception):
         if self.hint:
             parts.append(f"try: {self.hint}")
         return " · ".join(parts)
+
+    def add_hint(self, hint: str) -> None:
+        """One more thing to try, after the others."""
+        self.hint = f"{self.hint}; {hint}" if self.hint else hint
+        self.args = (self._paragraph(),)
 
 
 class InputError(IngotError):
@@ -46,6 +56,17 @@ class TargetError(IngotError):
 
 class ArtefactError(IngotError):
     """A program file could not be loaded, run, or written."""
+
+
+class NoKernelError(LowerError, ArtefactError):
+    """Neither a backend nor the host can run an op."""
+
+    def __init__(
+        self, what: str, *, where: str | None = None, why: str | None = None, hint: str | None = None,
+        values: tuple[str, ...] = (),
+    ):  # fmt: skip
+        super().__init__(what, where=where, why=why, hint=hint)
+        self.values = values  # the values of the program that these ops compute
 
 
 class MismatchError(IngotError):

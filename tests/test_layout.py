@@ -1,4 +1,4 @@
-"""The structure of tests/: shared code is in tests/support, and bench is imported only by tests/bench."""
+"""The structure of tests/: shared code is in tests/support; bench and fuzz are imported only by tests of that name."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ def is_test(module: str) -> bool:
 def test_no_test_imports_a_test_or_bench(path: Path) -> None:
     modules = set(imported(path.read_text()))
     assert {m for m in modules if is_test(m)} == set(), "move what tests share to tests/support"
-    if path.parent != TESTS / "bench":
-        assert {m for m in modules if m.partition(".")[0] == "bench"} == set(), "such a test belongs in tests/bench"
+    for package in ("bench", "fuzz"):
+        if path.parent != TESTS / package:
+            assert {m for m in modules if m.partition(".")[0] == package} == set(), f"it belongs in tests/{package}"
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,14 @@ from torch.fx.node import map_arg
 
 from ingot.calibrate.histogram import RAW_BINS, Observation, Stats, flatten_dense, observe, sparse_histogram
 from ingot.calibrate.sensitivity import GradientTape, Sensitivity
-from ingot.calibrate.statistics import MAX_CACHED_BATCHES, MAX_CACHED_BYTES, Ranges, build_ranges, mean_sensitivity
+from ingot.calibrate.statistics import (
+    MAX_CACHED_BATCHES,
+    MAX_CACHED_BYTES,
+    Ranges,
+    batch_bytes,
+    build_ranges,
+    mean_sensitivity,
+)
 from ingot.core.fx import is_float, output_nodes, value_name
 from ingot.errors import InputError
 
@@ -111,6 +118,7 @@ class _Recorder:
         self.inputs = [n.name for n in nodes if n.op == "placeholder"]
         self.outputs = output_nodes(module)
         self.sensitivity: list[Sensitivity] = []
+        self.stopped: set[str] = set()
         self.cached_batches: list[tuple[Any, ...]] = []
         self.schedule = _schedule(nodes)
         self.attributes = {n: _owner(module, n.target) for n in nodes if n.op == "get_attr"}
@@ -136,8 +144,8 @@ class _Recorder:
         self.batches, self.samples = index + 1, self.samples + _samples(batch)
 
     def _cache(self, batch: tuple[Any, ...]) -> None:
-        cached = sum(map(_batch_bytes, self.cached_batches))
-        if len(self.cached_batches) < MAX_CACHED_BATCHES and cached + _batch_bytes(batch) <= MAX_CACHED_BYTES:
+        cached = sum(map(batch_bytes, self.cached_batches))
+        if len(self.cached_batches) < MAX_CACHED_BATCHES and cached + batch_bytes(batch) <= MAX_CACHED_BYTES:
             self.cached_batches.append(tuple(t.clone() if isinstance(t, Tensor) else t for t in batch))
 
     def _run(self, batch: tuple[Any, ...]) -> None:
@@ -155,6 +163,7 @@ class _Recorder:
         if tape:
             results = [(n, self.env[n]) for n in self.outputs if _is_floating(self.env[n])]
             self.sensitivity += tape.sensitivity(results, self.batches)
+            self.stopped |= tape.stopped
 
     def _run_node(self, n: torch.fx.Node, inputs: Iterator[Any], tape: GradientTape | None) -> Any:
         if n.op == "get_attr":
@@ -204,7 +213,8 @@ class _Recorder:
             raise InputError("no calibration batches", hint=hint)
         new = {name: accumulator.stats() for name, accumulator in self.accumulators.items() if accumulator.observed}
         values, sensitivity = {**self.known, **new}, mean_sensitivity(self.sensitivity)
-        built = build_ranges(values, self.batches, self.samples, fingerprint, self.constant_inputs, sensitivity)
+        facts = (values, self.batches, self.samples, fingerprint, self.constant_inputs, sensitivity)
+        built = build_ranges(*facts, stopped=self.stopped)
         return replace(built, cached_batches=tuple(self.cached_batches))
 
 
@@ -235,10 +245,6 @@ def _same_elements(a: Tensor, before: Tensor) -> bool:
     if a.dtype != before.dtype or a.numel() != before.numel() or a.data_ptr() != before.data_ptr():
         return False
     return flatten_dense(before).data_ptr() == a.data_ptr()
-
-
-def _batch_bytes(batch: tuple[Any, ...]) -> int:
-    return sum(t.numel() * t.element_size() for t in batch if isinstance(t, Tensor))
 
 
 def _samples(batch: tuple[Any, ...]) -> int:

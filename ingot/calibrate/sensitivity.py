@@ -12,7 +12,9 @@ where a net amplifies errors so much that int8 errors are not small.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +24,7 @@ from torch.fx import Node
 from torch.fx.node import map_arg
 
 from ingot.capture.op_semantics.weighted_ops import weight_axis
-from ingot.core.fx import value_name
+from ingot.core.fx import is_float, value_name
 
 PROBES = 2  # backward passes per batch: a factor of two is precise enough
 
@@ -35,34 +37,45 @@ def operand_key(reader: str, value: str, operand: int) -> str:
     return f"{reader}[{operand}]<{value}"
 
 
+Leaves = list[tuple[int, Node, Tensor]]  # operand number, its node, the tensor whose gradient is wanted
+Result = tuple[Node, int]  # of an op: topk has two
+
+
+@dataclass(frozen=True)
+class _Step:
+    """One op that was run: from its results back to its operands."""
+
+    node: Node
+    leaves: Leaves
+    results: tuple[Any, ...]
+
+
 @dataclass
 class GradientTape:
-    """Runs ops and stores, for each, the autograd graph from its result to its operands."""
+    """Runs ops and stores, for each, the autograd graph from its results to its operands."""
 
-    steps: list[tuple[Node, list[tuple[int, Node, Tensor]], Tensor]] = field(default_factory=list)
+    steps: list[_Step] = field(default_factory=list)
     bytes_left: int = 2 << 30  # limit of stored activations
+    picked: dict[Node, Result] = field(default_factory=dict)  # what each `getitem` node picks
+    stopped: set[str] = field(default_factory=set)  # ops that a gradient reached and did not pass
 
     def run(self, node: Node, env: dict[Node, Any]) -> Any:
         """Run the node. Each float operand is a separate leaf, so every use has its own gradient."""
-        leaves: list[tuple[int, Node, Tensor]] = []
-        try:
-            with torch.enable_grad():
-                args, kwargs = map_arg((node.args, node.kwargs), _leaf_maker(env, leaves))
-                out = node.target(*args, **kwargs)  # type: ignore[operator]
-        except RuntimeError:  # a mutating or non-differentiable op stops the gradient
-            args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
-            return node.target(*args, **kwargs)  # type: ignore[operator]
-        if isinstance(out, Tensor) and out.requires_grad:
-            self._store(node, leaves, out)
-            return out.detach()
+        if node.target is operator.getitem and isinstance(env[node.args[0]], (tuple, list)):  # type: ignore[index]
+            source, number = node.args
+            self.picked[node] = (source, number)  # type: ignore[assignment]
+            return env[source][number]  # type: ignore[index]
+        out, leaves = _with_gradient(node, env)
+        self._store(_Step(node, leaves, tuple(out) if isinstance(out, (tuple, list)) else (out,)))
         return torch.utils._pytree.tree_map_only(Tensor, Tensor.detach, out)
 
-    def _store(self, node: Node, leaves: list[tuple[int, Node, Tensor]], out: Tensor) -> None:
-        self.bytes_left -= out.numel() * out.element_size()
-        if self.bytes_left > 0:
-            self.steps.append((node, leaves, out))
-        else:
+    def _store(self, step: _Step) -> None:
+        differentiable = [r for r in step.results if isinstance(r, Tensor) and r.requires_grad]
+        self.bytes_left -= sum(r.numel() * r.element_size() for r in differentiable)
+        if self.bytes_left <= 0:
             self.steps.clear()
+        elif differentiable:
+            self.steps.append(step)
 
     def sensitivity(self, outputs: Sequence[tuple[Node, Tensor]], batch_index: int) -> list[Sensitivity]:
         """Squared gradient norms per quantization point, for each probe. Empty if the memory limit was exceeded."""
@@ -73,36 +86,72 @@ class GradientTape:
 
     def _backward(self, outputs: Sequence[tuple[Node, Tensor]], generator: torch.Generator) -> Sensitivity:
         found: Sensitivity = {}
-        gradients = _seeds(outputs, generator)
-        for node, leaves, out in reversed(self.steps):
-            if node not in gradients:
-                continue
-            gradient = gradients.pop(node)
-            found[value_name(node)] = _squared_norm(gradient)
-            operand_gradients = _vjp(out, [x for _, _, x in leaves], gradient)
-            for (i, source, _), g in zip(leaves, operand_gradients, strict=True):
-                if g is not None and math.isfinite(squared := _squared_norm(g)):
-                    found[operand_key(value_name(node), value_name(source), i)] = (
-                        _per_channel(node, g) if _is_weight(node, i) else squared
-                    )
-                    gradients[source] = gradients[source] + g if source in gradients else g
-        return {**found, **{value_name(n): _squared_norm(g) for n, g in gradients.items()}}
+        gradients: dict[Result, Tensor] = {}
+        for node, seed in _seeds(outputs, generator).items():
+            self._add(gradients, node, seed)
+        for step in reversed(self.steps):
+            keys = [(step.node, i) for i in range(len(step.results))]
+            arrived = {key: gradients.pop(key) for key in keys if key in gradients}
+            found |= self._by_name(arrived)
+            passing = {i: g for (_, i), g in arrived.items() if step.results[i].requires_grad}
+            if passing:
+                self._to_operands(step, passing, gradients, found)
+        self.stopped |= {
+            n.name for n, _ in gradients if n.op == "call_function" and any(map(is_float, n.all_input_nodes))
+        }
+        return {**found, **self._by_name(gradients)}
+
+    def _to_operands(
+        self, step: _Step, arrived: dict[int, Tensor], gradients: dict[Result, Tensor], found: Sensitivity
+    ) -> None:
+        given = _vjp([step.results[i] for i in arrived], [x for _, _, x in step.leaves], list(arrived.values()))
+        if step.leaves and all(g is None for g in given):
+            self.stopped.add(step.node.name)
+        for (i, source, _), g in zip(step.leaves, given, strict=True):
+            if g is not None and math.isfinite(squared := _squared_norm(g)):
+                use = operand_key(value_name(step.node), value_name(source), i)
+                found[use] = _per_channel(step.node, g) if _is_weight(step.node, i) else squared
+                self._add(gradients, source, g)
+
+    def _add(self, gradients: dict[Result, Tensor], node: Node, g: Tensor) -> None:
+        key = self.picked.get(node, (node, 0))
+        gradients[key] = gradients[key] + g if key in gradients else g
+
+    def _by_name(self, gradients: dict[Result, Tensor]) -> Sensitivity:
+        """Of an op with several results, each has the name of the `getitem` that picks it."""
+        names = {key: [value_name(n) for n, picked in self.picked.items() if picked == key] for key in gradients}
+        return {name: _squared_norm(g) for key, g in gradients.items() for name in names[key] or [value_name(key[0])]}
 
 
-def _vjp(out: Tensor, leaves: list[Tensor], gradient: Tensor) -> Sequence[Tensor | None]:
-    """Vector-Jacobian products: the gradient at each operand."""
+def _vjp(results: list[Tensor], leaves: list[Tensor], gradients: list[Tensor]) -> Sequence[Tensor | None]:
+    """Vector-Jacobian products: the gradient at each operand. One by one where an operand has none (a running mean)."""
     try:
-        return torch.autograd.grad(out, leaves, gradient, retain_graph=True, allow_unused=True)
+        return torch.autograd.grad(results, leaves, gradients, retain_graph=True, allow_unused=True)
     except RuntimeError:  # overwritten state: operands that depend on it have no gradient
-        return [None] * len(leaves)
+        return [None] if len(leaves) == 1 else [_vjp(results, [leaf], gradients)[0] for leaf in leaves]
 
 
-def _leaf_maker(env: dict[Node, Any], leaves: list[tuple[int, Node, Tensor]]) -> Callable[[Node], Any]:
+def _with_gradient(node: Node, env: dict[Node, Any]) -> tuple[Any, Leaves]:
+    """The results of an op, and its differentiable operands. A batch norm refuses its statistics as such.
+
+    A mutating or non-differentiable op has none: it stops the gradient.
+    """
+    for with_constants in (True, False):
+        leaves: Leaves = []
+        with suppress(RuntimeError), torch.enable_grad():
+            args, kwargs = map_arg((node.args, node.kwargs), _leaf_maker(env, leaves, with_constants))
+            return node.target(*args, **kwargs), leaves  # type: ignore[operator]
+    args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
+    return node.target(*args, **kwargs), []  # type: ignore[operator]
+
+
+def _leaf_maker(env: dict[Node, Any], leaves: Leaves, with_constants: bool) -> Callable[[Node], Any]:
     count = iter(range(1 << 30))
 
     def leaf(source: Node) -> Any:
         value, i = env[source], next(count)
-        if not isinstance(value, Tensor) or not value.is_floating_point():
+        skipped = source.op == "get_attr" and not with_constants
+        if skipped or not isinstance(value, Tensor) or not value.is_floating_point():
             return value
         leaf_tensor = value.detach().requires_grad_()
         leaves.append((i, source, leaf_tensor))

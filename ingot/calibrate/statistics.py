@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ingot.calibrate.histogram import Stats, quantile
+from torch import Tensor
+
+from ingot.calibrate.histogram import INFINITY_BIN, Stats, quantile
 from ingot.calibrate.sensitivity import Sensitivity
 from ingot.core.atomic_file import atomic_write
-from ingot.errors import InputError
+from ingot.errors import InputError, first_sentence
 
 __all__ = ["Ranges", "Stats", "build_ranges", "mean_sensitivity", "quantile"]
 
 FORMAT, VERSION = "ingot.ranges", 2
+NO_GRADIENT = "no sensitivity before ops without a gradient"
 _JSON_KEYS = {"constant_inputs": "steady"}  # fields whose key in the file differs
 MAX_CACHED_BATCHES, MAX_CACHED_BYTES = 64, 1 << 26  # for values that a rewrite creates
 
@@ -56,11 +60,13 @@ class Ranges:
         try:
             values = {name: _from_row(row) for name, row in body["values"].items()}
             fields = ("batches", "samples", "fingerprint", "constant_inputs")
-            rest = {name: body[_JSON_KEYS.get(name, name)] for name in fields}
-            sensitivity = {k: tuple(g) if isinstance(g, list) else float(g) for k, g in body["sensitivity"].items()}
-            return cls(values, notes=tuple(body["notes"]), sensitivity=sensitivity, **rest)
-        except (KeyError, TypeError, ValueError, AttributeError) as e:
-            raise _not_ranges(Path(path), f"a field is missing or has the wrong type ({e!r})") from e
+            rest = {name: _of_type(body[_JSON_KEYS.get(name, name)], name) for name in fields}
+            sensitivity = {k: _sensitivity(g) for k, g in body["sensitivity"].items()}
+            notes = tuple(str(n) for n in _of_type(body["notes"], "notes"))
+            return cls(values, notes=notes, sensitivity=sensitivity, **rest)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
+            why = f"a field is missing, has the wrong type or an impossible value ({first_sentence(e)})"
+            raise _not_ranges(Path(path), why) from e
 
     def merge(self, other: Ranges) -> Ranges:
         """The statistics over the data of both recordings."""
@@ -72,11 +78,27 @@ class Ranges:
         sensitivity = mean_sensitivity([self.sensitivity, other.sensitivity])
         batches, samples = self.batches + other.batches, self.samples + other.samples
         merged = build_ranges(values, batches, samples, self.fingerprint, constant_inputs, sensitivity)
-        return replace(merged, cached_batches=(*self.cached_batches, *other.cached_batches)[:MAX_CACHED_BATCHES])
+        kept = dict.fromkeys(n for n in (*self.notes, *other.notes) if n.startswith(NO_GRADIENT))
+        cached = _within_limits((*self.cached_batches, *other.cached_batches))
+        return replace(merged, notes=(*merged.notes, *kept), cached_batches=cached)
 
 
 def _merge_stats(a: Stats | None, b: Stats | None) -> Stats:
     return a.merge(b) if a and b else (a or b)  # type: ignore[return-value]
+
+
+def batch_bytes(batch: Iterable[Any]) -> int:
+    """Bytes of the tensors of a flat batch."""
+    return sum(t.numel() * t.element_size() for t in batch if isinstance(t, Tensor))
+
+
+def _within_limits(batches: Sequence[tuple[Any, ...]]) -> tuple[tuple[Any, ...], ...]:
+    """The first batches that fit, as one recording would have cached them."""
+    kept: list[tuple[Any, ...]] = []
+    for batch in batches:
+        if len(kept) < MAX_CACHED_BATCHES and sum(map(batch_bytes, kept)) + batch_bytes(batch) <= MAX_CACHED_BYTES:
+            kept.append(batch)
+    return tuple(kept)
 
 
 def mean_sensitivity(estimates: Sequence[Mapping[str, Any]]) -> Sensitivity:
@@ -101,9 +123,12 @@ def build_ranges(
     fingerprint: str,
     constant_inputs: Mapping[str, str],
     sensitivity: Sensitivity,
+    stopped: Collection[str] = (),
 ) -> Ranges:
-    """Ranges with notes on insufficient or suspicious data."""
+    """Ranges with notes on insufficient or suspicious data. `stopped` are ops that gave no gradient."""
     notes = tuple(_notes(values, batches, samples, constant_inputs))
+    if stopped:
+        notes += (f"{NO_GRADIENT}: {_names(sorted(stopped))}; errors before them count as errors of an output",)
     if not sensitivity:
         notes += ("no sensitivity estimate: the first batch is too large, or no op is differentiable",)
     return Ranges(values, batches, samples, fingerprint, notes, dict(constant_inputs), dict(sensitivity))
@@ -143,14 +168,43 @@ def _to_rows(values: Mapping[str, Stats]) -> dict[str, list[Any]]:
 
 
 def _from_row(row: list[Any]) -> Stats:
+    """The planner trusts these numbers: what no recording can give is refused."""
     low, high, count, nonfinite, neginf, keys, counts = row
-    return Stats(float(low), float(high), int(count), int(nonfinite), int(neginf), dict(zip(keys, counts, strict=True)))
+    whole = [count, nonfinite, neginf, *keys, *counts]
+    made = Stats(float(low), float(high), count, nonfinite, neginf, dict(zip(keys, counts, strict=True)))
+    possible = (
+        all(type(n) is int and abs(n) < 1 << 62 for n in whole)
+        and 0 <= neginf <= nonfinite <= count
+        and math.isfinite(made.min) and math.isfinite(made.max) and made.min <= made.max
+        and all(-INFINITY_BIN <= k < INFINITY_BIN for k in keys)
+        and all(n > 0 for n in counts)
+        and bool(counts) == bool(made.finite)
+    )  # fmt: skip
+    if not possible:
+        raise ValueError(f"statistics {str(row)[:80]}")
+    return made
+
+
+_TYPES: dict[str, type] = {"batches": int, "samples": int, "fingerprint": str, "constant_inputs": dict, "notes": list}
+
+
+def _of_type(value: Any, name: str) -> Any:
+    if type(value) is not _TYPES[name]:
+        raise TypeError(f"{name} is a {type(value).__name__}")
+    return value
+
+
+def _sensitivity(value: Any) -> float | tuple[float, ...]:
+    found = tuple(map(float, value)) if isinstance(value, list) else (float(value),)
+    if not all(math.isfinite(v) and v >= 0 for v in found):
+        raise ValueError(f"sensitivity {str(value)[:80]}")
+    return found if isinstance(value, list) else found[0]
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         body = json.loads(path.read_bytes())
-    except (OSError, ValueError) as e:
+    except (OSError, ValueError, RecursionError) as e:
         raise _not_ranges(path, str(e)) from e
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         raise _not_ranges(path, "it is JSON with another format")

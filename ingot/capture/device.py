@@ -22,7 +22,7 @@ def on_cpu(model: Any, inputs: Call) -> tuple[Any, Call, tuple[str, ...]]:
     moved = pytree.tree_map_only(torch.Tensor, lambda x: x.to(CPU), inputs)
     found = sorted({str(t.device) for t in _tensors(model)} - {str(CPU)})
     if not found:
-        return model, moved, ()
+        return _ordinary(model), moved, ()
     if "meta" in found:
         hint = "load the weights first: model.to_empty(device='cpu') and load_state_dict(…)"
         raise InputError("the model is on the meta device", why="it has shapes and no weights", hint=hint)
@@ -36,6 +36,12 @@ def _tensors(model: Any) -> Any:
     if isinstance(model, torch.nn.Module):
         return chain(model.parameters(), model.buffers())
     return ()
+
+
+def _ordinary(model: Any) -> Any:
+    """Weights that were made in inference mode cannot be exported: a copy made outside of it is ordinary."""
+    made_in_inference_mode = isinstance(model, torch.nn.Module) and any(t.is_inference() for t in _tensors(model))
+    return copy.deepcopy(model) if made_in_inference_mode else model
 
 
 def _copy_on_cpu(model: Any) -> Any:

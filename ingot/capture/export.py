@@ -25,6 +25,7 @@ from ingot.capture.op_semantics import effect_of
 from ingot.capture.op_semantics.weighted_ops import is_random
 from ingot.core.fx import calls, constant_of, is_state, output_nodes, source_of
 from ingot.core.host_memory import evict_pages, gc_paused
+from ingot.core.torch_modes import callers_dtype
 from ingot.errors import CaptureError, InputError, first_sentence
 from ingot.patches.decompose import decompose_per_op
 from ingot.patches.speed_contexts import lazy_codegen, short_provenance
@@ -133,7 +134,7 @@ def _export(model: Any, inputs: Call, dynamic_shapes: Any) -> tuple[ExportedProg
         raise InputError(f"the model must be a torch.nn.Module or an ExportedProgram, not {type(model).__name__}")
     trains = model.training and not _from_export(model)
     notes = ["the model was in training mode; it was captured in eval mode"] if trains else []
-    with _eval_mode(model), torch.no_grad():
+    with _eval_mode(model), torch.no_grad(), callers_dtype():
         _try_eager(model, inputs)
         try:
             with redirect_stderr(io.StringIO()):  # where torch prints the graph that it could not finish

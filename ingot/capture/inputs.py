@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -47,6 +47,22 @@ def call_of(batch: object) -> Call:
     )
 
 
+def copy_of(batch: object) -> Inputs:
+    """A batch to keep: a loader may write the next one into the same memory."""
+    args, kwargs = pytree.tree_map_only(torch.Tensor, _copy, call_of(batch))
+    return Inputs(*args, **kwargs)
+
+
+def own_batches(batches: Iterable[Batch]) -> list[Batch]:
+    """All batches at once, copied where a loader may reuse its memory. Those of a list exist side by side already."""
+    return list(batches) if isinstance(batches, (list, tuple)) else [copy_of(b) for b in batches]
+
+
+def _copy(x: torch.Tensor) -> torch.Tensor:
+    with torch.inference_mode(False):  # a tensor of inference mode becomes an ordinary one
+        return x.detach().clone()
+
+
 def flat_inputs(program: Program, batch: object) -> tuple[torch.Tensor, ...]:
     got = _in_order(program, batch)
     for i, (g, w) in enumerate(zip(got, program.example_inputs, strict=True)):
@@ -84,8 +100,7 @@ def in_layout_of(x: Any, example: Any) -> Any:
     if not isinstance(x, torch.Tensor):
         return x
     if x.is_inference():  # such tensors have no version counter and no gradient: sensitivity needs both
-        with torch.inference_mode(False):
-            x = x.clone()
+        x = _copy(x)
     return plain_strides(x.to(example.device).contiguous(memory_format=memory_format_of(example)))
 
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from ingot.cli.output import INTERRUPTED, Answer, bug, calm, clean_stdout, fail, refuse, say
 from ingot.cli.parser import make_parser
 from ingot.errors import IngotError
+from ingot.patches.version_errors import version_errors
 
 # Verb -> module and function. Imported when asked for: torch takes seconds, and --help needs none of it.
 COMMANDS = {
@@ -56,5 +57,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> Answer:
     module, _, function = COMMANDS[options.command].partition(":")
-    answer: Answer = getattr(importlib.import_module(f"ingot.cli.{module}"), function)(options)
+    with version_errors():
+        answer: Answer = getattr(importlib.import_module(f"ingot.cli.{module}"), function)(options)
     return answer

@@ -5,24 +5,25 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ingot import api
 from ingot.cli.files import check_file, check_folder, read_plan
-from ingot.cli.inputs import given, refuse_ignored_options
+from ingot.cli.inputs import asked_recipe, given, refuse_ignored_options
 from ingot.cli.llm_commands import cast_hf
 from ingot.cli.output import OK, WRONG, Answer
 from ingot.config.recipe import recipe_from
 from ingot.core.atomic_file import atomic_write, write_folders
 from ingot.core.progress import Progress
-from ingot.errors import InputError, MismatchError
+from ingot.errors import IngotError, InputError, MismatchError
 from ingot.plan.plan_data import Plan
 from ingot.result.casting import Casting
 from ingot.result.report.facts import facts_of, to_json
 from ingot.result.report.html import page
-from ingot.result.report.text import summary, summary_facts
-from ingot.result.saved import saved_files
+from ingot.result.report.text import json_ready, summary, summary_facts
+from ingot.result.saved import saved_files, saved_recipe
 
 OF_HF = {"context": "--context", "text": "--text"}
 
@@ -36,21 +37,30 @@ def cast(options: argparse.Namespace) -> Answer:
     check_folder(options.output)
     if options.scenario and "vgf" not in options.target:
         raise InputError("--scenario is for vgf", why="a scenario is made of .vgf files", hint="--target vgf")
-    castings = _cast(options)
+    try:
+        castings = _cast(options)
+    except IngotError as e:  # for one of several targets: the others are not lost
+        if e.castings:
+            _write(e.castings, options)
+        raise
+    return _write(castings, options)
+
+
+def _write(castings: Mapping[str, Casting], options: argparse.Namespace) -> Answer:
     answer = _written(castings, options)
     if options.scenario:
-        _write_scenarios(castings, options.output)
+        _write_scenarios(castings, options)
     return answer
 
 
 def _cast(options: argparse.Namespace) -> dict[str, Casting]:
-    recipe, data = recipe_from(options.recipe), given(options)
+    recipe, data = asked_recipe(options), given(options)
     return api.cast(
         data.loaded.model,
         data.example,
         target=list(dict.fromkeys(options.target)),
         calibration=data.batches if options.weights is not None else data.calibration,
-        validation=data.kept,
+        validation=data.validation,
         recipe=recipe,
         dynamic_shapes=data.loaded.dynamic_shapes,
         weights=options.weights,
@@ -59,19 +69,20 @@ def _cast(options: argparse.Namespace) -> dict[str, Casting]:
     )
 
 
-def _write_scenarios(castings: Mapping[str, Casting], output: Path) -> None:
-    for folder, casting in _folders(castings, output).items():
+def _write_scenarios(castings: Mapping[str, Casting], options: argparse.Namespace) -> None:
+    for folder, casting in _folders(castings, options).items():
         if casting.needed_evidence.target.runner.writes_scenarios:
             casting.scenario(folder / "scenario")
 
 
-def _folders(castings: Mapping[str, Casting], output: Path) -> dict[Path, Casting]:
+def _folders(castings: Mapping[str, Casting], options: argparse.Namespace) -> dict[Path, Casting]:
     """One target fills the folder, several fill one folder each below it."""
-    return {output / t if len(castings) > 1 else output: c for t, c in castings.items()}
+    several = isinstance(options.target, list) and len(set(options.target)) > 1
+    return {options.output / t if several else options.output: c for t, c in castings.items()}
 
 
 def _written(castings: Mapping[str, Casting], options: argparse.Namespace) -> Answer:
-    each = _folders(castings, options.output)
+    each = _folders(castings, options)
     write_folders({folder: casting_files(c, options) for folder, c in each.items()})
     facts = {c.target: {**summary_facts(c), "folder": str(folder)} for folder, c in each.items()}
     code = OK if all(c.check is not None and c.check.passed for c in each.values()) else WRONG
@@ -107,13 +118,13 @@ def plan(options: argparse.Namespace) -> Answer:
     with progress.step("record") as tick:
         ranges = api.record(program, data.calibration, on_batch=lambda n: tick(n, None))
     with progress.step("plan"):
-        plans = {t: api.plan(program, ranges, t, recipe=recipe) for t in options.target}
+        plans = {t: api.plan(program, ranges, t, recipe=recipe) for t in dict.fromkeys(options.target)}
     return _plan_answer(plans, options.output, options.quiet)
 
 
 def _plan_answer(plans: dict[str, Plan], output: Path | None, quiet: bool) -> Answer:
-    shown = _only({target: json.loads(plan.to_json()) for target, plan in plans.items()})
-    text = json.dumps(shown, indent=2)
+    shown = _only({target: json_ready(json.loads(plan.to_json())) for target, plan in plans.items()})
+    text = json.dumps(shown, indent=2, allow_nan=False)
     if output is None:
         return OK, shown, text
     with atomic_write(output) as f:
@@ -125,14 +136,15 @@ def lower(options: argparse.Namespace) -> Answer:
     """The plan as it is in the file; what it was planned from is not needed."""
     check_folder(options.output)
     made, data, progress = read_plan(options.plan, options.target), given(options), Progress(quiet=options.quiet)
-    recipe = None if options.recipe is None else recipe_from(options.recipe)
+    recipe = saved_recipe(options.plan) if options.recipe is None else recipe_from(options.recipe)
     with progress.step("capture"):
         program = api.capture(data.loaded.model, data.example, dynamic_shapes=data.loaded.dynamic_shapes)
     with progress.step("lower"):
         casting = api.lower(program, made, recipe=recipe)
     with progress.step("verify"):
-        check = api.verify(casting, data.kept or data.calibration)
-    casting = casting.checked(check, {})
+        check = api.verify(casting, data.calibration if data.validation is None else data.validation)
+    source = "calibration" if data.validation is None else "validation"
+    casting = casting.checked(replace(check, judged_on=source), {})
     if not check.passed and options.on_mismatch == "raise":
         why = "; ".join(f"{o.name}: {o.problem}" for o in check.outputs if o.problem)
         hint = "read `ingot why`, or keep it with --on-mismatch keep"

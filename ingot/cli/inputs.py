@@ -6,11 +6,13 @@ import argparse
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from torch.export import Dim
 
 from ingot.capture.inputs import Batch
+from ingot.config.recipe import Recipe, recipe_from
 from ingot.data import LoadedModel, load_calibration, load_model
 from ingot.errors import InputError, nearest
 
@@ -33,19 +35,22 @@ class Given:
             raise InputError("no calibration data", why="ranges are measured, never guessed", hint=hint)
         return self.batches
 
-    @property
-    def kept(self) -> list[Batch] | None:
-        return None if self.validation is None else list(self.validation)
+
+def asked_recipe(options: argparse.Namespace) -> Recipe:
+    """The recipe, with what single options of the command line set."""
+    recipe, seconds = recipe_from(options.recipe), options.localize_seconds
+    return recipe if seconds is None else replace(recipe, localize_seconds=seconds)
 
 
 def given(options: argparse.Namespace) -> Given:
     loaded = load_model(options.model)
     if options.dynamic_shapes:
         loaded = replace(loaded, dynamic_shapes=dynamic_shapes(options.dynamic_shapes, loaded.input_names))
-    if (options.mean or options.std) and not options.calibrate:
-        raise InputError("--mean and --std are for --calibrate IMAGES", hint="--calibrate photos/")
-    batches = _data(options, loaded, options.calibrate) or loaded.calibration
-    validation = _data(options, loaded, getattr(options, "validation", None))
+    other = getattr(options, "validation", None)
+    _refuse_unused_scaling(options, other)
+    chosen = _data(options, loaded, options.calibrate)
+    batches = loaded.calibration if chosen is None else chosen
+    validation = _data(options, loaded, other)
     example: Batch | None = loaded.example_inputs
     if example is None:
         first = next(iter(batches), None) if batches is not None else None
@@ -56,10 +61,24 @@ def given(options: argparse.Namespace) -> Given:
     return Given(loaded, example, batches, validation)
 
 
+def _refuse_unused_scaling(options: argparse.Namespace, validation: str | None) -> None:
+    """Mean and std scale images, of either source."""
+    if options.mean is None and options.std is None:
+        return
+    sources = [s for s in (options.calibrate, validation) if s is not None]
+    if not sources:
+        raise InputError("--mean and --std are for --calibrate IMAGES", hint="--calibrate photos/")
+    if not any(Path(s).is_dir() for s in sources):
+        why = f"{' and '.join(sources)}: no folder"
+        raise InputError("mean and std are for a folder of images", why=why, hint="normalize the arrays")
+
+
 def _data(options: argparse.Namespace, loaded: LoadedModel, source: str | None) -> Iterable[Batch] | None:
+    """Images are scaled with mean and std; arrays beside them are not images."""
     if source is None:
         return None
-    how: dict[str, Any] = {"mean": options.mean, "std": options.std, "fixed_shapes": loaded.fixed_shapes}
+    scaling = {"mean": options.mean, "std": options.std} if Path(source).is_dir() else {}
+    how: dict[str, Any] = {**scaling, "fixed_shapes": loaded.fixed_shapes}
     return load_calibration(source, loaded.example_inputs, names=loaded.input_names, **how)
 
 

@@ -20,7 +20,10 @@ watched: set[str] = set()  # {"stdout"} where the answer goes to a terminal
 
 
 def say(code: int, data: dict[str, Any], text: str, as_json: bool) -> int:
-    shown = json.dumps(data, indent=2, allow_nan=False) if as_json else text
+    """JSON has no infinities and no NaN: they are the strings "inf", "-inf" and "nan"."""
+    from ingot.result.report.text import json_ready
+
+    shown = json.dumps(json_ready(data), indent=2, allow_nan=False) if as_json else text
     try:
         print(shown, end="\n" if shown else "", flush=True)
     except OSError as e:
@@ -39,7 +42,14 @@ def fail(code: int, data: dict[str, Any], text: str, as_json: bool) -> int:
 
 
 def refuse(error: IngotError, as_json: bool) -> int:
-    return fail(exit_code(error), _error_data(error), str(error), as_json)
+    """An error of one target among several comes with those of the others, and with the names of the finished."""
+    data, text = _error_data(error), str(error)
+    if error.failures and (error.castings or len(error.failures) > 1):
+        data["failures"] = {target: _error_data(e) for target, e in error.failures.items()}
+        data["finished"] = list(error.castings)
+        text = "\ningot: ".join(f"{target}: {e}" for target, e in error.failures.items())
+        text += f"\ningot: finished and written: {', '.join(error.castings)}" if error.castings else ""
+    return fail(exit_code(error), data, text, as_json)
 
 
 def exit_code(error: IngotError) -> int:

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import Any
 
 from ingot import api
-from ingot.capture.inputs import Batch
+from ingot.capture.inputs import Batch, own_batches
 from ingot.cli.files import check_file, read_bytes, read_plan
-from ingot.cli.inputs import Given, given, refuse_ignored_options
+from ingot.cli.inputs import Given, asked_recipe, given, refuse_ignored_options
 from ingot.cli.output import OK, WRONG, Answer, exit_code
 from ingot.cli.tables import table
-from ingot.config.recipe import recipe_from
 from ingot.core.progress import Progress
 from ingot.data import load_calibration
 from ingot.errors import ArtefactError, InputError, LowerError
 from ingot.result.casting import Casting
 from ingot.result.report.text import decibel, headline, json_ready, output_lines, summary_facts
+from ingot.result.saved import saved_recipe
 from ingot.result.scenario import run_scenario_folder
 from ingot.verify.localize.finding import Finding, ValueCheck
 from ingot.verify.minify.reducer import Reduction
@@ -46,11 +46,17 @@ def _again(options: argparse.Namespace, folder: Path, progress: Progress) -> tup
     if options.model is None:
         with progress.step("load"):
             return _from_folder(options, folder)
-    data = given(options)
+    data, plan = given(options), read_plan(folder)
+    if "weights" in plan.settings:
+        why = (
+            f"its weights are {plan.settings['weights']}, and they are rounded with data: the model does not give them"
+        )
+        hint = f"ingot verify {folder} --calibrate DATA"
+        raise InputError("this artefact is verified with its folder alone", why=why, hint=hint)
     with progress.step("capture"):
         program = api.capture(data.loaded.model, data.example, dynamic_shapes=data.loaded.dynamic_shapes)
     with progress.step("lower"):
-        return api.lower(program, read_plan(folder)), data.calibration
+        return api.lower(program, plan, recipe=saved_recipe(folder)), data.calibration
 
 
 def _from_folder(options: argparse.Namespace, folder: Path) -> tuple[Casting, Iterable[Batch]]:
@@ -76,7 +82,7 @@ def localize(options: argparse.Namespace) -> Answer:
     if options.reduce is not None:
         check_file(options.reduce)
     data, progress = given(options), Progress(quiet=options.quiet)
-    batches = list(data.calibration)
+    batches = own_batches(data.calibration)
     try:
         finding = _find(options, data, batches, progress)
     except (LowerError, ArtefactError) as e:
@@ -94,6 +100,10 @@ def _localize_folder(options: argparse.Namespace) -> Answer:
     progress = Progress(quiet=options.quiet)
     with progress.step("load"):
         casting, batches = _from_folder(options, Path(options.model))
+    if options.localize_seconds is not None:
+        kept = casting.needed_evidence
+        recipe = replace(kept.recipe, localize_seconds=options.localize_seconds)
+        casting = replace(casting, evidence=replace(kept, recipe=recipe))
     with progress.step("localize"):
         return _found(api.localize(casting, batches), options)
 
@@ -104,7 +114,7 @@ def _found(finding: Finding, options: argparse.Namespace) -> Answer:
 
 
 def _find(options: argparse.Namespace, data: Given, batches: list[Batch], progress: Progress) -> Finding:
-    recipe, target = recipe_from(options.recipe), options.target[0]
+    recipe, target = asked_recipe(options), options.target[0]
     with progress.step("capture"):
         program = api.capture(data.loaded.model, data.example, dynamic_shapes=data.loaded.dynamic_shapes)
     with progress.step("record") as tick:
@@ -158,7 +168,9 @@ def lines(finding: Finding) -> Iterator[str]:
 
 def _row(value: ValueCheck, finding: Finding) -> tuple[str, ...]:
     rounding = "" if value.graph_db is None else decibel(value.graph_db)
-    marks = [w for w, name in (("coarsest", finding.coarsest), ("HERE", finding.strays)) if name == value.name]
+    marks = [
+        w for w, name in (("largest drop", finding.largest_sqnr_drop), ("HERE", finding.mismatch)) if name == value.name
+    ]
     end = f"{value.source}{'  ← ' + ', '.join(marks) if marks else ''}"
     return value.name, value.op.removeprefix("aten."), value.stored, rounding, _apart(value), end
 

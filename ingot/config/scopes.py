@@ -24,7 +24,7 @@ def _check_method(text: str) -> str:
         raise InputError(f"unknown range method '{text}'", hint=nearest(name, RANGE_METHODS))
     low, high = NUMBERS.get(name, (0.0, 0.0))
     if number and not (_is_number(number) and low < float(number) <= high):
-        raise InputError(f"'{text}' is no {name}", hint=f"{name}:x with x over {low:g} and up to {high:g}")
+        raise InputError(f"invalid parameter in '{text}'", hint=f"{name}:x with x over {low:g} and up to {high:g}")
     return text
 
 
@@ -61,7 +61,7 @@ class Scope:
     def __post_init__(self) -> None:
         if len(self.chosen) != 1:
             given = ", ".join(self.chosen) or "none"
-            raise InputError(f"a scope is chosen by exactly one of {', '.join(SELECTORS)}", why=f"given: {given}")
+            raise InputError(f"a scope needs exactly one selector of {', '.join(SELECTORS)}", why=f"given: {given}")
         if self.feeds is not None and not self.feeds.rpartition(":")[2].isdecimal():
             raise InputError(f"'{self.feeds}' names no operand of an op", hint="feeds = 'grid_sampler*:1'")
         if self.weights is not None and self.weights not in WEIGHTS:

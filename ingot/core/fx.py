@@ -150,6 +150,27 @@ def delete_unused_tensors(module: GraphModule) -> None:
         delattr(module.get_submodule(owner), leaf)
 
 
+def copy_partial_views(module: GraphModule) -> None:
+    """Give parameters and buffers that are a part of a larger memory (a slice, a chunk) memory of their own.
+
+    Backends serialize the memory that a constant is in, from its start: of a slice they would read other numbers.
+    """
+    every = (*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False))
+    for name, tensor in every:
+        if _is_partial_view(tensor):
+            owner, _, leaf = name.rpartition(".")
+            own = tensor.detach().clone()
+            same: Any = torch.nn.Parameter(own, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else own
+            setattr(module.get_submodule(owner), leaf, same)
+
+
+def _is_partial_view(tensor: torch.Tensor) -> bool:
+    if tensor.layout != torch.strided or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+        return False
+    bytes_used = tensor.numel() * tensor.element_size()
+    return tensor.storage_offset() != 0 or tensor.untyped_storage().nbytes() > bytes_used
+
+
 def mark_transformed(node: Node, inverse: torch.Tensor | None) -> None:
     """Rename a node whose value was rotated or scaled. `inverse` restores the original value.
 

@@ -16,6 +16,12 @@ from ingot.errors import IngotError, InputError
 Batch = tuple[Tensor, ...]
 
 
+def _copy_of(batch: Any) -> Any:
+    if isinstance(batch, (tuple, list)):
+        return tuple(map(_copy_of, batch))
+    return batch.clone() if isinstance(batch, Tensor) else batch.copy() if isinstance(batch, np.ndarray) else batch
+
+
 class CheckedBatches:
     """The user's batches, each checked against the example. A function is called again for every pass.
 
@@ -24,7 +30,7 @@ class CheckedBatches:
 
     def __init__(self, source: Any, spec: str, where: str, example: Sequence[Any] | None, fixed_shapes: bool):
         self.source, self.spec, self.where = source, spec, where
-        self.example, self.fixed_shapes = example, fixed_shapes
+        self.example, self.fixed_shapes, self.one_shot = example, fixed_shapes, False
 
     def __iter__(self) -> Iterator[Batch]:
         index = -1
@@ -44,8 +50,10 @@ class CheckedBatches:
 
     def _batches(self) -> Iterable[Any]:
         if isinstance(self.source, Iterator):
-            self.source, copy = tee(self.source)
-            return copy
+            if not self.one_shot:  # each batch is copied before it is stored: a generator may reuse its memory
+                self.source, self.one_shot = map(_copy_of, self.source), True
+            self.source, again = tee(self.source)
+            return again
         if isinstance(self.source, Iterable):
             return self.source
         result = call_user_function(self.source, self.spec, self.where)

@@ -7,18 +7,27 @@ import resource
 import sys
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from ingot.config.validation import parsed_json
+from ingot.core.digests import RECORDS, check_digest
 from ingot.errors import ArtefactError, InputError
-from ingot.llm.decoder import KVHeads, empty_kv_cache, grow_kv_cache, kv_capacity_for, step_inputs, update_kv_cache
+from ingot.llm.kv_cache import (
+    WHOLE_TEXT,
+    KVHeads,
+    empty_kv_cache,
+    grow_kv_cache,
+    kv_capacity_for,
+    step_inputs,
+    update_kv_cache,
+)
 from ingot.runtime.bindings import load_method
 
-DECODER_FILE = "decoder.json"
+DECODER_FILE, PTE = "decoder.json", "model.pte"
 
 
 @dataclass(frozen=True)
@@ -30,6 +39,7 @@ class DecoderSpec:
     heads: KVHeads
     stops: tuple[int, ...] = ()  # tokens that end a text
     prefill: int = 0  # prompt tokens per call of the method `prefill`; 0: there is no such method
+    windows: tuple[int, ...] = WHOLE_TEXT  # one mask each: how many tokens a token sees, 0 where all
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
@@ -72,19 +82,34 @@ class DecoderSession:
         end = self.position + len(tokens)
         if (capacity := kv_capacity_for(end, self.spec.context)) > self.cache[0].shape[-1]:
             self.cache = grow_kv_cache(self.cache, capacity)
-        inputs = step_inputs(tokens, self.position, width, self.spec.heads, self.cache[0].shape[-1])
+        capacity = self.cache[0].shape[-1]
+        inputs = step_inputs(tokens, self.position, width, self.spec.heads, capacity, self.spec.windows)
         logits, *new = method([*inputs, *self.cache])
         update_kv_cache(self.cache, new, self.position, len(tokens))
         self.position = end
         return logits[0]
 
 
+@dataclass(frozen=True)
+class _Digests:
+    """What is read of casting.json; its other fields need the packages that casts do."""
+
+    digests: dict[str, str] = field(default_factory=dict)
+
+
+def _saved_digests(folder: Path) -> dict[str, str]:
+    if not (folder / RECORDS).is_file():
+        return {}
+    return parsed_json(_Digests, (folder / RECORDS).read_bytes(), RECORDS).digests
+
+
 def open_session(folder: Path) -> DecoderSession:
     spec = DecoderSpec.from_folder(folder)
+    check_digest(folder / PTE, _saved_digests(folder))  # it runs in this process, which a damaged program can crash
     try:
-        program, method = load_method(folder / "model.pte", "forward")
+        program, method = load_method(folder / PTE, "forward")
     except Exception as e:
-        raise ArtefactError(f"{folder / 'model.pte'} does not load", why=str(e), hint="cast it again") from e
+        raise ArtefactError(f"{folder / PTE} does not load", why=str(e), hint="cast it again") from e
     return DecoderSession(method, spec, program)
 
 

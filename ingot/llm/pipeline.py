@@ -10,10 +10,14 @@ import torch
 
 from ingot.capture.export import Program, capture_program
 from ingot.core.host_memory import evict_after_forward, trim_heap
+from ingot.errors import InputError
 from ingot.llm.checkpoint import Checkpoint
-from ingot.llm.decoder import CACHE_INPUT, CAPACITY_STEP, Decoder, grow_kv_cache, kv_capacity_for, update_kv_cache
+from ingot.llm.decoder import STEP_INPUTS, Decoder
+from ingot.llm.float_check import check_decoder
 from ingot.llm.generation import DecoderSpec
+from ingot.llm.kv_cache import CAPACITY_STEP, grow_kv_cache, kv_capacity_for, update_kv_cache
 from ingot.llm.sample_text import SAMPLE_TEXTS
+from ingot.patches.version_errors import explains_version_errors
 from ingot.result.casting import Casting
 from ingot.targets.registry import find_target
 from ingot.weight_only.cast_weights import cast_weights
@@ -26,6 +30,7 @@ VERIFY_PROMPTS = 4  # texts whose first tokens verify the prefill method: one te
 SAMPLE_NOTE = "no --text: calibrated and verified on a built-in sample; representative text gives better quality"
 
 
+@explains_version_errors
 def cast_decoder(
     checkpoint: Checkpoint, *, target: str, weights: Any, context: int = 256, texts: Iterable[str] = (), **how: Any
 ) -> tuple[Casting, DecoderSpec]:
@@ -33,9 +38,9 @@ def cast_decoder(
 
     `texts` calibrate the rounding of its weights and verify the result; by default built-in samples do.
     """
-    decoder, given = Decoder(checkpoint.model, context).eval(), [t for t in texts if t.strip()]
+    given, asked, chunk = [t for t in texts if t.strip()], weights_from(weights), min(PREFILL_TOKENS, context)
     tokenized = [tokenize(checkpoint, t) for t in given or SAMPLE_TEXTS]
-    asked, chunk = weights_from(weights), min(PREFILL_TOKENS, context)
+    decoder = checked_decoder(checkpoint.model, context, tokenized[0], chunk)
     recorded = _record_statistics(decoder, tokenized if asked.uses_calibration else [])
     with evict_after_forward(decoder):
         program, batches = _capture(decoder, 1, target), decode_batches(decoder, tokenized[0][:VERIFY_TOKENS])
@@ -44,9 +49,28 @@ def cast_decoder(
     recipe = {"caller_owned_inputs": True}  # the KV cache is megabytes
     methods = {"prefill": (prefill, prompts)}
     casting = cast_weights(program, target, asked, batches, recipe, recorded=recorded, other_methods=methods, **how)
-    if not given:
-        casting = replace(casting, notes=(*casting.notes, SAMPLE_NOTE))
-    return casting, DecoderSpec(context, decoder.layers, decoder.heads, _stop_tokens(checkpoint.model), chunk)
+    notes = [*casting.notes, *([] if given else [SAMPLE_NOTE]), *_long_context_notes(checkpoint.model, context)]
+    stops = _stop_tokens(checkpoint.model)
+    spec = DecoderSpec(context, decoder.layers, decoder.heads, stops, chunk, decoder.windows)
+    return replace(casting, notes=tuple(notes)), spec
+
+
+def checked_decoder(model: Any, context: int, sample: list[int], chunk: int) -> Decoder:
+    """The model as a step with a KV cache, compared with the model itself on a sample."""
+    with evict_after_forward(model.eval()):
+        decoder = Decoder(model, context).eval()
+        _refuse_stacked_weights(model)
+        check_decoder(decoder, sample, chunk)
+    return decoder
+
+
+def _refuse_stacked_weights(model: Any) -> None:
+    """Mixtures of experts have one weight for all experts, and ops of `transformers` that no runtime has."""
+    for name, value in model.named_parameters():
+        if value.dim() > 2:
+            why = f"its shape is {list(value.shape)}: several matrices, and only linears and embeddings are quantized"
+            where = f"{type(model).__name__}, {name}"
+            raise InputError("unsupported decoder architecture", where=where, why=why, hint="cast a dense model")
 
 
 def _record_statistics(decoder: Decoder, texts: list[list[int]]) -> HessianRecorder:
@@ -71,10 +95,9 @@ def _capture(decoder: Decoder, many: int, target: str) -> Program:
         return replace(capture_program(decoder, decoder.example_inputs(many)), bounded_dims=decoder.capacity_dims)
     dims = decoder.capacity_dims
     capacity = torch.export.Dim("room", min=CAPACITY_STEP, max=decoder.context) if dims else None
-    given: list[Any] = [
-        dict.fromkeys(dims.get(i, ()), capacity) or None for i in range(CACHE_INPUT + 2 * decoder.layers)
-    ]
-    shapes = (*given[:CACHE_INPUT], tuple(given[CACHE_INPUT:])) if capacity else None
+    inputs = decoder.cache_input + 2 * decoder.layers
+    given: list[Any] = [dict.fromkeys(dims.get(i, ()), capacity) or None for i in range(inputs)]
+    shapes = (*given[:STEP_INPUTS], tuple(given[STEP_INPUTS:])) if capacity else None
     return capture_program(decoder, decoder.example_inputs(many), dynamic_shapes=shapes)
 
 
@@ -83,8 +106,16 @@ def tokenize(checkpoint: Checkpoint, text: str) -> list[int]:
 
 
 def _stop_tokens(model: Any) -> tuple[int, ...]:
-    found = getattr(model.generation_config, "eos_token_id", None) or model.config.eos_token_id
+    configs = (getattr(model, "generation_config", None), model.config)
+    found = next((e for c in configs if (e := getattr(c, "eos_token_id", None)) is not None), None)
     return tuple(found) if isinstance(found, (list, tuple)) else (found,) if found is not None else ()
+
+
+def _long_context_notes(model: Any, context: int) -> list[str]:
+    trained = getattr(model.config, "max_position_embeddings", None)
+    if not isinstance(trained, int) or context <= trained:
+        return []
+    return [f"context of {context} tokens: the model was trained on {trained} (max_position_embeddings)"]
 
 
 def decode_batches(decoder: Decoder, tokens: list[int]) -> list[tuple[torch.Tensor, ...]]:

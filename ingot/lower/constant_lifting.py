@@ -13,6 +13,7 @@ from torch.export.graph_signature import ExportGraphSignature, OutputSpec, Tenso
 from torch.fx import Graph, GraphModule, Node
 from torch.utils import _pytree as pytree
 
+from ingot.capture.inputs import memory_format_of
 from ingot.core.fx import has_symbols, output_nodes, value_of
 
 _Inputs = tuple[torch.Tensor, ...]
@@ -21,6 +22,8 @@ _Inputs = tuple[torch.Tensor, ...]
 def lift_constants(module: GraphModule, inputs: _Inputs) -> ExportedProgram | None:
     """The program with constants as inputs; None where torch must export it: state, symbolic shapes, unknown values."""
     if not all(map(_has_static_value, module.graph.nodes)) or not _returns_distinct_tensors(module):
+        return None
+    if not _have_planned_layouts(module, inputs):
         return None
     stored = dict(_constants(module))
     graph, named = _constants_as_placeholders(module, stored)
@@ -58,6 +61,12 @@ def _returns_distinct_tensors(module: GraphModule) -> bool:
     out = pytree.tree_leaves(next(n for n in reversed(module.graph.nodes) if n.op == "output").args[0])
     nodes = output_nodes(module)
     return len(out) == len(nodes) == len(set(nodes)) and all(n.op == "call_function" for n in nodes)
+
+
+def _have_planned_layouts(module: GraphModule, inputs: _Inputs) -> bool:
+    """Channels-last inputs of a graph that was captured with contiguous ones: torch must find the strides inside."""
+    places = (n for n in module.graph.nodes if n.op == "placeholder")
+    return all(memory_format_of(value_of(n)) is memory_format_of(x) for n, x in zip(places, inputs, strict=True))
 
 
 def _constants(module: GraphModule) -> Iterator[tuple[str, torch.Tensor]]:

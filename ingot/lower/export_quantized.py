@@ -8,7 +8,7 @@ import torch
 from torch.fx import GraphModule
 
 from ingot.capture.export import Program, restore_state
-from ingot.core.fx import copy_graph_module, delete_unused_tensors, has_symbols, value_of
+from ingot.core.fx import call, copy_graph_module, copy_partial_views, delete_unused_tensors, has_symbols, value_of
 from ingot.lower.constant_lifting import lift_constants
 from ingot.lower.partition_report import mark_values
 from ingot.plan.plan_data import Plan
@@ -20,8 +20,11 @@ from ingot.targets.base import Target
 def backend_copy(program: Program, quantized: GraphModule, plan: Plan, target: Target) -> GraphModule:
     """A copy for the backend, with range clamps, and with ops that are planned in float marked."""
     quantized = copy_graph_module(quantized)
+    if plan.settings.get("caller_owned_inputs"):
+        _copy_returned_inputs(quantized)
     insert_range_clamps(quantized, plan, program.module, target.lowering.owned_by_another)
     delete_unused_tensors(quantized)
+    copy_partial_views(quantized)
     mark_values(quantized)
     for node in quantized.graph.nodes:
         # Provenance grows with every pass, and nothing below reads it.
@@ -34,6 +37,14 @@ def backend_copy(program: Program, quantized: GraphModule, plan: Plan, target: T
         ):
             node.meta["custom"] = {**(node.meta.get("custom") or {}), "ingot": "float"}
     return quantized
+
+
+def _copy_returned_inputs(module: GraphModule) -> None:
+    """An input that the caller owns has no memory in the program, so an output cannot be that memory."""
+    last = next(n for n in reversed(module.graph.nodes) if n.op == "output")
+    for node in [n for n in last.all_input_nodes if n.op == "placeholder"]:
+        last.replace_input_with(node, call(last, torch.ops.aten.clone.default, node, like=node))
+    module.recompile()
 
 
 def export_quantized(program: Program, quantized: GraphModule, plan: Plan) -> torch.export.ExportedProgram:

@@ -16,7 +16,8 @@ class Patch:
     owner: str  # "module" or "module:Class"
     attribute: str
     replacement: str  # "module in ingot.patches:function"
-    why: str
+    why: str  # what the original does
+    needed: bool = False  # without it the result may be wrong, and verification would not see it
 
 
 _SIGNATURE = "torch.export.graph_signature"
@@ -95,13 +96,15 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
     # arm.arm_pass_fixes
     "arm": (
         Patch(f"{_ARM}.rewrite_conv_pass:RewriteConvPass", "_insert_a16w8_output_branches",
-              "arm:no_output_branches", "an int16 convolution gets two rescales of its accumulator: Vela refuses it"),
+              "arm:no_output_branches", "rescales the accumulator of an int16 convolution twice: Vela refuses that"),
         Patch(f"{_ARM}.fold_scalar_mul_into_conv_pass:FoldScalarMulIntoConvPass", "call",
-              "arm:unchanged", "multiplies the weights of the user's model in place, and fails on buffers"),
+              "arm:unchanged", "multiplies the weights of the user's model in place, and fails on buffers", True),
         Patch(f"{_ARM}.fuse_duplicate_users_pass:FuseDuplicateUsersPass", "_build_user_signature",
               "arm:signature_except_int48", "merges two equal int48 accumulators, so one has two rescales"),
         Patch(f"{_ARM}.arm_pass_manager:ArmPassManager", "_configure_pass_insertions",
               "arm:with_constant_permutes", "permutes constants at every run"),
+        Patch("executorch.backends.arm.arm_vela:vela", "main",
+              "arm:vela_in_child", "its native compiler may end or stop this process, and its errors are not raised"),
     ),
     # vulkan.vulkan_logging
     "vulkan": (

@@ -1,4 +1,4 @@
-"""Bias correction (Nagel et al., Data-Free Quantization, 2019): the mean error of each channel, taken off the bias.
+"""Bias correction (Nagel et al., Data-Free Quantization, 2019): the bias compensates each channel's mean error.
 
 Rounding a weight, or clipping, shifts the mean of a channel. Here the shift is measured on calibration batches instead
 of derived from batch norm statistics. simulated_quantization.py measures it, estimator_search.py decides whether to use
@@ -20,9 +20,10 @@ ChannelMeans = dict[str, Tensor]  # op with a bias -> mean of each channel: samp
 
 def bias_correction(expected: Tensor, actual: Tensor) -> Tensor:
     """The mean of expected - actual per channel, shrunk by its uncertainty; both are samples x channels."""
-    error = expected - actual
-    mean, variance_of_mean = error.mean(0), error.var(0) / len(error) if len(error) > 1 else torch.inf
-    return mean * (1 - variance_of_mean / mean.square().clamp_min(1e-30)).clamp_min(0)
+    missing = expected - actual
+    mean, variance_of_mean = missing.mean(0), missing.var(0) / len(missing) if len(missing) > 1 else torch.inf
+    shrunk = mean * (1 - variance_of_mean / mean.square().clamp_min(1e-30)).clamp_min(0)
+    return torch.nan_to_num(shrunk, nan=0.0, posinf=0.0, neginf=0.0)  # squares of huge errors overflow float32
 
 
 def apply_correction(node: Node, y: Tensor, correction: Tensor) -> Tensor:

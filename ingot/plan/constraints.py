@@ -83,7 +83,7 @@ def _find_options(node: Node, found: Constraints, target: Target) -> None:
 
 def _why_float(node: Node, found: Constraints) -> str | None:
     if found.effects[node].kind is Kind.CREATES:
-        return "creates its values: the consumer sets the scale"
+        return "a generated constant: its consumer determines the scale"
     if node.meta.get("ingot_float"):
         return str(node.meta["ingot_float"])
     if not _only_float32(node):

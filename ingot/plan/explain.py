@@ -11,7 +11,7 @@ from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import constant_of, is_float, output_nodes, source_of
 from ingot.plan.plan_data import Decision, QParams, QuantizationPoint
 from ingot.plan.qparams import bias_qparams, min_weight_scale, weight_qparams, with_multiplier_bits
-from ingot.plan.solver_state import Point, SolverState, activations, value_at
+from ingot.plan.solver_state import Point, SolverState, quantized_operands, value_at
 from ingot.plan.value_ranges import ValueRange, hull
 
 MAX_STEPS = 6  # of an explanation that are listed
@@ -75,7 +75,7 @@ def _outputs(node: Node, state: SolverState, reasons: ScaleReasons) -> Iterator[
 
 
 def _integer_op(node: Node, state: SolverState, reasons: ScaleReasons) -> Iterator[Decision]:
-    for i in activations(node, state):
+    for i in quantized_operands(node, state):
         yield _decision((node, i), state.qparams[node, i], _operand_rule(node, i, state), state, reasons[node, i])
     yield from _weight_and_bias(node, state)
     precision = f"{state.precisions[node]}: {state.reasons[node]}"
@@ -150,5 +150,5 @@ def _decision(
         reads=operands(node)[operand].name if operand is not None else None,
         source=source_of(node),
         op=str(node.target),
-        fixed=point in state.frozen,
+        fixed=point in state.fixed,
     )

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from ingot.config.validation import parsed
-from ingot.errors import InputError, PlanError, nearest
+from ingot.errors import InputError, PlanError, first_sentence, nearest
 
 VERSION = 1
 
@@ -167,8 +167,8 @@ class Plan:
             if version is not None and version != VERSION:
                 raise InputError(f"the plan has version {version}, this Ingot reads {VERSION}")
             return parsed(cls, data, "the plan")
-        except (ValueError, OverflowError, struct.error) as e:
-            raise InputError("not an Ingot plan", why=f"{type(e).__name__}: {e}") from e
+        except (ValueError, OverflowError, struct.error, RecursionError) as e:
+            raise InputError("not an Ingot plan", why=f"{type(e).__name__}: {first_sentence(e)}") from e
 
     def __iter__(self) -> Iterator[Decision]:
         return iter(self.decisions)

@@ -93,7 +93,7 @@ class _Objective:
         return self.costs.time(node, precision) + self.noise_price * self.costs.noise(node, precision)
 
     def pairwise(self, value: Node, consumer: Node, operand: int, before: str, after: str) -> float:
-        # Converting a graph input is no choice: integers are asked for, so it is converted at some point.
+        # A graph input is quantized somewhere in any case, so its conversion time is not counted.
         at = self.state.precision_at(consumer, operand, after)
         time = self.costs.conversion_time(value, before, at) if value in self.state.precisions else 0.0
         if not _loses_precision(before, at):
@@ -129,7 +129,7 @@ def _reason(node: Node, state: SolverState, costs: OpCosts) -> str:
     others = [p for p in (*state.target.numerics.formats, "float") if p in options and p != precision]
     if precision == "float" and node in state.constraints.float_only and not others:
         return state.constraints.float_only[node]
-    text = options[precision] if precision != "float" or not others else "lowest cost of time and noise"
+    text = options[precision] if precision != "float" or not others else "lowest combined cost (latency and noise)"
     return "; ".join([text, *(_compare(node, precision, other, state, costs) for other in others)])
 
 

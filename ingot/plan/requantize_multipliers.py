@@ -12,7 +12,7 @@ from torch.fx import Node
 from ingot.plan.cost_model import mac_count
 from ingot.plan.noise_model import elements
 from ingot.plan.qparams import round_down_to_bits
-from ingot.plan.solver_state import SolverState, activations
+from ingot.plan.solver_state import SolverState, quantized_operands
 
 
 def align_multipliers(state: SolverState) -> None:
@@ -28,12 +28,12 @@ def align_multipliers(state: SolverState) -> None:
 
 def _is_matmul(node: Node, state: SolverState) -> bool:
     """Sums products of two activations: more than one MAC per element of the result."""
-    return len(activations(node, state)) == 2 and mac_count(node) > elements(node)
+    return len(quantized_operands(node, state)) == 2 and mac_count(node) > elements(node)
 
 
 def _align(node: Node, bits: int, state: SolverState) -> None:
     a, b, out = (state.qparams[node, i] for i in (0, 1, None))
     product = a.scale * b.scale  # type: ignore[operator]
     scale = product / round_down_to_bits(product / out.scale, bits)  # type: ignore[operator]
-    why = f"scale enlarged: the requantize multiplier of {node.name} has {bits} bits"
+    why = f"scale enlarged so that the requantization multiplier of {node.name} fits in {bits} bits"
     state.replace_qparams((node, None), replace(out, scale=scale), why)

@@ -15,7 +15,7 @@ from ingot.core.fx import constant_of
 from ingot.plan.cost_model import BYTES
 from ingot.plan.noise_model import elements
 from ingot.plan.precision import NOISE_EPSILON, NOISE_FLOOR
-from ingot.plan.solver_state import Point, SolverState, activations, value_at
+from ingot.plan.solver_state import Point, SolverState, quantized_operands, value_at
 from ingot.plan.value_ranges import ValueRange, hull, width, with_zero
 
 TOLERATED_BITS = 0.5  # resolution that a consumer may lose to save a requantize
@@ -156,7 +156,7 @@ def _edges(state: SolverState) -> Iterator[tuple[Point, Point]]:
     """From each quantized value to each consumer that reads integers of the same type."""
     for node in state.precisions:
         if state.is_integer(node):
-            for i in activations(node, state):
+            for i in quantized_operands(node, state):
                 yield from _edge((operands(node)[i], None), (node, i), state)
     for point in state.fixed_qparams:
         if point[0].op == "output":

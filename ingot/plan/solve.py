@@ -27,7 +27,7 @@ from ingot.plan.preferred_zero_points import apply_preferred_zero_points
 from ingot.plan.range_estimators import estimate_qparams
 from ingot.plan.requantize_multipliers import align_multipliers
 from ingot.plan.scale_sharing import rounding_sensitivity, share_scales
-from ingot.plan.solver_state import Point, SolverState, activations, value_at
+from ingot.plan.solver_state import Point, SolverState, quantized_operands, value_at
 from ingot.plan.user_constraints import user_constraints_of
 from ingot.plan.value_ranges import hull
 from ingot.targets.base import Target
@@ -61,9 +61,7 @@ def solve_each(
     state = _solve_structure(module, ranges, target, recipe)
     notes = (*ranges.notes, *notes_of(state))
     for estimator in range_estimators:
-        one = replace(
-            state, range_estimator=estimator, qparams={}, because=dict(state.because), frozen=set(state.frozen)
-        )
+        one = replace(state, range_estimator=estimator, qparams={}, because=dict(state.because), fixed=set(state.fixed))
         for members in one.scale_groups.groups():
             _set_qparams(members, one)
         apply_preferred_zero_points(one)
@@ -118,7 +116,7 @@ def _fuse(state: SolverState) -> None:
 
 def _add_points(node: Node, state: SolverState) -> None:
     """Add the quantization points of an integer op; those that must share a scale become one group."""
-    points = [(node, i) for i in activations(node, state)]
+    points = [(node, i) for i in quantized_operands(node, state)]
     out = [(node, None)] if node not in state.fused and (node, None) not in state.float_points else []
     state.scale_groups.add([*points, *out])
     for i in state.shared_scale_operands(node):
@@ -138,7 +136,7 @@ def _set_qparams(members: list[Point], state: SolverState) -> None:
         qparams, estimator = _estimate(members, state)
         how = f"range estimator: {estimator}"
     if given is not None or _has_mask_fills(members, state):
-        state.frozen.update(members)
+        state.fixed.update(members)
     for m in members:
         state.qparams[m] = qparams
         state.because[m] = (how, *state.because.get(m, ()))

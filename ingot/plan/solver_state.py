@@ -1,4 +1,4 @@
-"""The state of the solver: constraints and choices so far, and the questions that all parts of it ask."""
+"""The state of the solver: constraints and choices so far, and queries that several of its parts share."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class SolverState:
     precisions: dict[Node, str] = field(default_factory=dict)  # op -> the precision it runs in
     reasons: dict[Node, str] = field(default_factory=dict)  # op -> why that precision
     total_noise: float = 0.0  # predicted noise-to-signal ratio of the outputs
-    total_time: float = 0.0  # estimated, with each op in the first of the target's formats that it may have
-    fused: dict[Node, Node] = field(default_factory=dict)  # op -> the activation that runs in its kernel
+    total_time: float = 0.0  # estimated time of the baseline: each op in its first allowed format
+    fused: dict[Node, Node] = field(default_factory=dict)  # op -> the activation function that is fused into its kernel
     fused_activations: set[Node] = field(default_factory=set)  # the values of `fused`
     # point -> the qparams that the user gives, and who asks for them
     fixed_qparams: dict[Point, tuple[QParams, str]] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class SolverState:
     weight_formats: dict[Node, Format] = field(default_factory=dict)  # op -> format of its weight, if not the default
     scale_groups: DisjointSets[Point] = field(default_factory=DisjointSets)
     qparams: dict[Point, QParams] = field(default_factory=dict)
-    frozen: set[Point] = field(default_factory=set)  # points whose qparams QAT must not change
+    fixed: set[Point] = field(default_factory=set)  # points whose qparams neither the solver nor QAT may change
     because: dict[Point, tuple[str, ...]] = field(default_factory=dict)
 
     @property
@@ -64,7 +64,7 @@ class SolverState:
         return self.target.numerics.formats[self.precision_at(*point, self.precisions[point[0]])]
 
     def precision_at(self, node: Node, operand: int | None, precision: str) -> str:
-        """The format at a point of an op that runs in `precision`: some operands have a format of their own."""
+        """The precision at a point of an op that runs in `precision`: some operands have one of their own."""
         own = self.constraints.operand_formats.get(node, {}) if precision != "float" else {}
         return own[operand][0] if operand in own else precision
 
@@ -76,7 +76,7 @@ class SolverState:
         return () if node in self.fused_activations else self.constraints.shared_scale_operands.get(node, ())
 
     def value_range(self, point: Point) -> ValueRange:
-        """As measured; consumers of a graph input with given qparams see it clipped to what those represent."""
+        """As measured; a graph input with given qparams is clipped to the range that they represent."""
         low, high = self.constraints.value_range(value_at(point))
         given = self.fixed_qparams.get((value_at(point), None))
         if given is None or value_at(point).op != "placeholder" or point[1] is None:
@@ -85,9 +85,9 @@ class SolverState:
         return max(low, representable[0]), min(high, representable[1])
 
     def replace_qparams(self, point: Point, qparams: QParams, why: str) -> None:
-        """New qparams for the whole scale group of a point, unless they are frozen."""
+        """New qparams for the whole scale group of a point, unless they are fixed."""
         members = {point, *self.scale_groups.paths_to(point)}
-        if not members & self.frozen:
+        if not members & self.fixed:
             for m in members:
                 self.qparams[m] = qparams
                 self.because[m] = (*self.because.get(m, ()), why)
@@ -99,8 +99,8 @@ def value_at(point: Point) -> Node:
     return node if operand is None else operands(node)[operand]
 
 
-def activations(node: Node, state: SolverState) -> list[int]:
-    """Operands of an integer op that are quantized activations; none for an activation that runs in another kernel."""
+def quantized_operands(node: Node, state: SolverState) -> list[int]:
+    """Quantized operands of an integer op, except weight and bias; none for an op fused into another kernel."""
     if node in state.fused_activations:
         return []
     return [i for i in activation_operands(node) if (node, i) not in state.float_points]

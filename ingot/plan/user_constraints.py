@@ -45,7 +45,7 @@ def _refuse_weights(asked: UserConstraints, target: Target) -> None:
     for node, scope in asked.weights.items():
         if scope.weights not in ("int8", *target.numerics.int4_weights):
             what, why = f"{target.name} has no {scope.weights} weights", f"requested by the scope {scope}"
-            raise PlanError(what, where=source_of(node), why=why, hint=f"weights = '{WEIGHTS[0]}'")
+            raise PlanError(what, where=source_of(node), why=why, hint=f"use weights = '{WEIGHTS[0]}' in that scope")
 
 
 def _names(node: Node) -> dict[str, list[str]]:
@@ -79,7 +79,7 @@ def matching_ops(scope: Scope, nodes: Sequence[Node]) -> set[Node]:
 
 
 def _feeding(scope: Scope, nodes: Sequence[Node]) -> set[Node]:
-    """The ops that are used for that operand only: all their paths to the outputs lead through it."""
+    """Ops whose every path to a graph output passes through that operand."""
     pattern, _, operand = str(scope.feeds).rpartition(":")
     consumers = matching_ops(Scope(op=pattern, precision="float"), nodes)
     found: set[Node] = set()
@@ -88,7 +88,10 @@ def _feeding(scope: Scope, nodes: Sequence[Node]) -> set[Node]:
         if used and all(_leads_to(node, u, consumers, int(operand), found) for u in node.users):
             found.add(node)
     if not found & set(nodes):
-        raise InputError(f"the scope {scope} matches nothing in this model", why="no op feeds that operand only")
+        raise InputError(
+            f"the scope {scope} matches nothing in this model",
+            why="every op that feeds this operand is also used elsewhere",
+        )
     return found & set(nodes)
 
 

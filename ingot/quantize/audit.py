@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch.fx import GraphModule, Node
 
 from ingot.capture.op_semantics import operands
@@ -11,9 +13,14 @@ from ingot.core.fx import constant_of, is_call, source_of
 from ingot.errors import PlanError
 from ingot.plan.plan_data import Plan, QParams, QuantizationPoint
 
+Constants = Mapping[str, torch.Tensor]  # by node name
 
-def audit(converted: GraphModule, module: GraphModule, plan: Plan) -> None:
-    """Every operand and every output must pass exactly the planned Q/DQ pairs, in order; else PlanError."""
+
+def audit(converted: GraphModule, module: GraphModule, plan: Plan, constants: Constants) -> None:
+    """Every operand and every output must pass exactly the planned Q/DQ pairs, in order; else PlanError.
+
+    `constants` are what the program computes with before quantization: each must come back, rounded as planned.
+    """
     made = {n.name: n for n in converted.graph.nodes}
     for node in module.graph.nodes:
         if node.op not in ("call_function", "output"):
@@ -24,6 +31,7 @@ def audit(converted: GraphModule, module: GraphModule, plan: Plan) -> None:
             raise _mismatch(QuantizationPoint(node.name), "it has another number of operands", node)
         for i, (operand, found) in enumerate(zip(operands(node), operands(made[node.name]), strict=True)):
             _compare(QuantizationPoint(node.name, i), operand, *qdq_chain(found), plan, node)
+            _compare_constant(QuantizationPoint(node.name, i), *qdq_chain(found), constants.get(operand.name), node)
 
 
 def _compare(
@@ -35,6 +43,30 @@ def _compare(
         raise _mismatch(point, f"planned {_text(planned)}, found {_text(found)}", node)
     if start.name != operand.name and not (start.op == "get_attr" and constant_of(operand) is not None):
         raise _mismatch(point, f"it reads {start.name}, planned {operand.name}", node)
+
+
+def _compare_constant(
+    point: QuantizationPoint, chain: list[QParams], start: Node, wanted: torch.Tensor | None, node: Node
+) -> None:
+    """Constants lose their names when they are quantized: their numbers tell whether one stands for another."""
+    found = constant_of(start)
+    if wanted is None or found is None:
+        return
+    if chain and not found.dtype.is_floating_point:
+        wanted = _codes(wanted, chain[0])
+    if found.shape != wanted.shape or not torch.equal(found, wanted):
+        raise _mismatch(point, f"the constant {start.target} has other numbers than the one that was planned", node)
+
+
+def _codes(x: torch.Tensor, s: QParams) -> torch.Tensor:
+    import torch.ao.quantization.fx._decomposed
+
+    ops, rest = torch.ops.quantized_decomposed, (s.qmin, s.qmax, getattr(torch, s.dtype))
+    with torch.no_grad():
+        if s.axis is None:
+            return ops.quantize_per_tensor.default(x, s.scale, s.zero_point, *rest)
+        scale, zero = torch.tensor(s.scale, dtype=torch.float32), torch.tensor(s.zero_point, dtype=torch.int64)
+        return ops.quantize_per_channel.default(x, scale, zero, s.axis, *rest)
 
 
 def _text(chain: list[QParams]) -> str:

@@ -26,13 +26,14 @@ def quantize(module: GraphModule, plan: Plan, *, float_bias: bool) -> GraphModul
     work = copy_graph_module(module)
     _correct_biases(work, plan)
     plan = _round_biases(work, plan) if float_bias else _float32_biases(plan)
+    constants = {n.name: t for n in work.graph.nodes if (t := constant_of(n)) is not None}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torchao warns about its own deprecations
         prepared = prepare_pt2e(work, plan_quantizer(_fixed_spec, plan))
         converted = convert_pt2e(prepared)
     _requantize_operands(converted, plan)
     _quantize_outputs(converted, plan)
-    audit(converted, module, plan)
+    audit(converted, module, plan, constants)
     return converted
 
 
@@ -185,6 +186,6 @@ def _fixed_per_channel_observer(qparams: QParams) -> Any:
             return x
 
         def calculate_qparams(self) -> tuple[torch.Tensor, torch.Tensor]:
-            return torch.tensor(qparams.scale), torch.tensor(qparams.zero_point, dtype=torch.int64)
+            return torch.tensor(qparams.scale, dtype=torch.float32), torch.tensor(qparams.zero_point, dtype=torch.int64)
 
     return FixedPerChannelObserver

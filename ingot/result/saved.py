@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +19,20 @@ from ingot.capture.export import Program, capture_program
 from ingot.config.recipe import Recipe, recipe_from
 from ingot.config.validation import parsed_json
 from ingot.core.artefact import Check, Delegate, HostOp, ProgramIO
+from ingot.core.digests import RECORDS, check_digest, digests_of
 from ingot.errors import InputError, first_sentence
 from ingot.plan.plan_data import Plan
 from ingot.quantize.exported import as_exported, from_exported
 from ingot.quantize.memory_format import with_channels_last_inputs
 from ingot.quantize.pt2e import quantize
+from ingot.result.report.text import json_ready
 from ingot.rewrite.apply import rewrite_for
+from ingot.targets.barred import host_bars, with_bars
 from ingot.targets.base import Target
 from ingot.targets.registry import find_target
 from ingot.verify.check import Evidence
 
-PTE, PLAN, RECORDS, RANGES = "model.pte", "plan.json", "casting.json", "ranges.json"
+PTE, PLAN, RANGES = "model.pte", "plan.json", "ranges.json"
 FLOAT, QUANTIZED = "float.pt2", "quantized.pt2"
 VERSION = 1
 
@@ -48,6 +52,7 @@ class Records:
     hosted: dict[str, str]
     in_double: bool = True
     files: tuple[tuple[str, ...], ...] = ()  # of each delegate
+    digests: dict[str, str] = field(default_factory=dict)  # SHA-256 of the other files, by name
     version: int = VERSION
 
 
@@ -62,16 +67,17 @@ class Loaded:
     evidence: Evidence | None = None
 
 
-def records_of(casting: Any) -> bytes:
-    """`casting.json`."""
+def records_of(casting: Any, files: Mapping[str, bytes]) -> bytes:
+    """`casting.json` beside these files."""
     evidence = casting.evidence
     recipe = recipe_data(evidence.recipe) if evidence is not None else {}
     made = Records(
         casting.target, recipe, tuple(replace(d, files={}) for d in casting.delegates), casting.host_ops, casting.io,
         casting.check, dict(casting.timings), casting.notes, dict(casting.hosted),
         evidence is None or evidence.in_double, tuple(tuple(d.files) for d in casting.delegates),
+        digests_of(files),
     )  # fmt: skip
-    return TypeAdapter(Records).dump_json(made, indent=1)
+    return json.dumps(json_ready(asdict(made)), indent=1, allow_nan=False).encode()
 
 
 def recipe_data(recipe: Recipe) -> dict[str, Any]:
@@ -84,7 +90,7 @@ def recipe_data(recipe: Recipe) -> dict[str, Any]:
 
 def saved_files(casting: Any, *, evidence: bool = True) -> dict[str, bytes]:
     """All files of a casting by name; with `evidence` the float and the quantized program, to verify with again."""
-    files = {PTE: casting.pte, PLAN: casting.plan.to_json().encode(), RECORDS: records_of(casting)}
+    files = {PTE: casting.pte, PLAN: casting.plan.to_json().encode()}
     for number, delegate in enumerate(casting.delegates, 1):
         files |= {f"delegate-{number}-{name}": data for name, data in delegate.files.items()}
     if evidence and can_be_saved(casting):
@@ -92,7 +98,7 @@ def saved_files(casting: Any, *, evidence: bool = True) -> dict[str, bytes]:
         files[FLOAT] = _pt2(kept.program.exported)
         files[QUANTIZED] = _pt2(as_exported(kept.quantized, kept.program))
         files |= {RANGES: kept.ranges.to_json().encode()} if kept.ranges is not None else {}
-    return files
+    return {**files, RECORDS: records_of(casting, files)}
 
 
 def can_be_saved(casting: Any) -> bool:
@@ -112,7 +118,9 @@ def load_folder(folder: Path) -> Loaded:
     records = parsed_json(Records, _read(folder, RECORDS), str(folder / RECORDS))
     if records.version != VERSION:
         raise InputError(f"{folder} has version {records.version} of saved castings", why=f"this Ingot reads {VERSION}")
-    plan = Plan.from_json(_read(folder, PLAN).decode())
+    for name in filter(_is_plain, records.digests):
+        check_digest(folder / name, records.digests)
+    plan = Plan.from_json(_read(folder, PLAN))
     delegates = tuple(_with_files(folder, i, d, names) for i, d, names in _numbered(records))
     records = replace(records, delegates=delegates)
     recipe = recipe_from(records.recipe)
@@ -122,9 +130,25 @@ def load_folder(folder: Path) -> Loaded:
     return Loaded(_read(folder, PTE), plan, records, estimates, evidence)
 
 
+def saved_recipe(folder: Path) -> Recipe | None:
+    """The recipe of a cast, with the thresholds that it was judged by; None where the folder is not that of a cast."""
+    if not (folder / RECORDS).is_file():
+        return None
+    return recipe_from(parsed_json(Records, _read(folder, RECORDS), str(folder / RECORDS)).recipe)
+
+
 def _numbered(records: Records) -> list[tuple[int, Delegate, tuple[str, ...]]]:
-    pairs = zip(records.delegates, records.files or ((),) * len(records.delegates), strict=True)
+    files = records.files or ((),) * len(records.delegates)
+    if len(files) != len(records.delegates) or not all(_is_plain(name) for names in files for name in names):
+        why = f"it has {len(records.delegates)} delegates, and the names of their files do not fit"
+        raise InputError(f"{RECORDS} is damaged", why=why, hint="cast the model again")
+    pairs = zip(records.delegates, files, strict=True)
     return [(i, d, names) for i, (d, names) in enumerate(pairs, 1)]
+
+
+def _is_plain(name: str) -> bool:
+    """A file of the folder itself: nothing above it is read."""
+    return bool(name) and not {"/", "\\", "\0"} & set(name)
 
 
 def _with_files(folder: Path, number: int, delegate: Delegate, names: tuple[str, ...]) -> Delegate:
@@ -135,6 +159,7 @@ def _with_files(folder: Path, number: int, delegate: Delegate, names: tuple[str,
 def _evidence(folder: Path, records: Records, plan: Plan, target: Target, recipe: Recipe) -> Evidence:
     program = rewrite_for(capture_program(_load(folder / FLOAT)), target, recipe).program
     form = with_channels_last_inputs(program, plan.channels_last)
+    target = with_bars(target, host_bars(recipe.host_ops, program.module))
     _must_be_the_same(form, plan, folder)
     ranges = Ranges.load(folder / RANGES) if (folder / RANGES).exists() else None
     quantized = _quantized(folder, form, plan, target)

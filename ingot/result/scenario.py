@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from ingot.core.artefact import TensorInfo
+from ingot.core.torch_modes import in_neutral_modes
 from ingot.errors import ArtefactError, InputError
 from ingot.quantize.integer_io import quantize_inputs
 from ingot.verify.check import run_quantized
@@ -36,6 +37,7 @@ class ScenarioOutputCheck:
     passed: bool
 
 
+@in_neutral_modes
 def write_scenario_folder(casting: Casting, folder: str | Path, batches: Iterable[Any] | None = None) -> Path:
     """Write scenario.json, its graphs, shaders, inputs, expected outputs (all paths relative); and io.json."""
     evidence = casting.needed_evidence
@@ -115,6 +117,9 @@ def _save(folder: Path, made: dict[str, np.ndarray]) -> None:
 
 def _check_output(folder: Path, name: str, i: int, made: dict[str, np.ndarray]) -> ScenarioOutputCheck:
     names = sorted(n for n in made if n.startswith("output_") and n.endswith(f"_{i}.npy"))
+    if not names:
+        why, hint = f"the scenario-runner left no output_*_{i}.npy", "write the scenario again with casting.scenario"
+        raise ArtefactError(f"the scenario gave nothing for output '{name}'", why=why, hint=hint)
     pairs = [(_load(folder / n.replace("output", "expected", 1)), made[n]) for n in names]
     wanted, got = (
         [torch.from_numpy(a.reshape(p[0].shape).astype(np.float32)) for p in pairs for a in p[k : k + 1]]

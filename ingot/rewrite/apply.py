@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch.fx import GraphModule, Node
@@ -15,7 +15,7 @@ from ingot.capture.export import Program
 from ingot.config.recipe import Recipe
 from ingot.core.fx import copy_graph_module
 from ingot.core.host_memory import gc_paused
-from ingot.errors import CaptureError, InputError, nearest
+from ingot.errors import CaptureError, IngotError, InputError, first_sentence, nearest
 from ingot.patches.speed_contexts import lazy_codegen
 from ingot.rewrite.fragmentation import Fragmentation, fragmentation
 from ingot.rewrite.rule import Rule
@@ -37,13 +37,20 @@ def rewrite_for(program: Program, target: Target, recipe: Recipe) -> Rewritten:
     if program.rewritten_for == target.name:
         return Rewritten(program, ())
     ask = target.kernels.ability if target.kernels.cheap_to_query else None
-    return _rewritten(program, target.name, recipe.disabled_rewrites, tuple(target.lowering.rules()), ask)
+    disabled, rules = recipe.disabled_rewrites, tuple(target.lowering.rules())
+    known, key = _known_rewrites.setdefault(program, {}), (target.name, disabled, rules, ask)
+    if key not in known:
+        known[key] = _rewritten(program, disabled, rules, ask)
+    return known[key]
 
 
-@lru_cache(maxsize=4)
+# By program, weakly: a model's weights are freed as soon as its user drops it.
+_known_rewrites: WeakKeyDictionary[Program, dict[Any, Rewritten]] = WeakKeyDictionary()
+
+
 @gc_paused()
 def _rewritten(
-    program: Program, _target: str, disabled: tuple[str, ...], rules: tuple[Rule, ...], ask: AbilityQuery | None
+    program: Program, disabled: tuple[str, ...], rules: tuple[Rule, ...], ask: AbilityQuery | None
 ) -> Rewritten:
     for name in disabled:
         if name not in {r.name for r in rules}:
@@ -95,7 +102,13 @@ def _apply_rule(
     rule: Rule, now: _State, inputs: _Inputs, wanted: list[torch.Tensor], ask: AbilityQuery | None
 ) -> _State:
     changed = now.spare or copy_graph_module(now.module)
-    if not (found := rule.apply(changed)):
+    try:
+        found = rule.apply(changed)
+    except IngotError:
+        raise
+    except Exception as e:  # the program is right without the rule
+        return replace(now, rewrites=(*now.rewrites, _why_not_used(rule, e)), spare=None)
+    if not found:
         return replace(now, spare=changed)
     module, places = _checked(rule, now.module, changed, found, inputs, wanted)
     if module is now.module:
@@ -123,4 +136,10 @@ def _checked(
         check_outputs_unchanged(rule.name, wanted, run_outputs(changed, inputs))
     except CaptureError as e:
         return module, [f"{rule.name}: not used, {e.what}"]
+    except Exception as e:
+        return module, [_why_not_used(rule, e)]
     return changed, [f"{rule.name}: {place}" for place in places]
+
+
+def _why_not_used(rule: Rule, error: Exception) -> str:
+    return f"{rule.name}: not used, it fails: {type(error).__name__}: {first_sentence(error)}"

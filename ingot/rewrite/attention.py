@@ -1,8 +1,9 @@
 """scaled_dot_product_attention(q, k, v, mask) -> softmax(q * scale @ k.T + mask) @ v
 
-A boolean mask that is computed at run time becomes (float(mask) - 1) * 1e9, a float mask max(mask, -1e9), once for all
-layers that read it. Eager gives zero for rows with every key masked, so the result is multiplied by
-float(any key is not masked).
+A boolean mask that is computed at run time becomes (float(mask) - 1) * 1e9, a float mask max(mask, lowest float32),
+once for all layers that read it. Eager gives zero for rows whose keys are all False or -inf, so the result is
+multiplied by float(any key is not). Rows filled with one finite number (-1e9, lowest float32) are no such rows: eager
+gives the mean of the values.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from ingot.rewrite.rule import Rule
 
 aten = torch.ops.aten
 _MASK_FILL = -1e9  # exp of it is 0 in float32; -inf - -inf would be NaN
+_LOWEST = torch.finfo(torch.float32).min
 
 
 def _rewrite(node: Node) -> Node | None:
@@ -92,7 +94,7 @@ def _bias(node: Node, mask: Any, causal: bool) -> Any:
         return None
     if value_of(mask).dtype == torch.bool:
         return _once(mask, "ingot_bias", lambda at: _from_booleans(at, mask, value_of(node).dtype))
-    return _once(mask, "ingot_bias", lambda at: call(at, aten.clamp.default, mask, _MASK_FILL))
+    return _once(mask, "ingot_bias", lambda at: call(at, aten.clamp.default, mask, _LOWEST))
 
 
 def _from_booleans(at: Node, mask: Node, dtype: torch.dtype) -> Node:
@@ -108,7 +110,7 @@ def _some_key(node: Node, mask: Any) -> Node | None:
 
 
 def _has_unmasked_key(at: Node, mask: Node, dtype: torch.dtype) -> Node:
-    allowed = mask if value_of(mask).dtype == torch.bool else call(at, aten.gt.Scalar, mask, _MASK_FILL)
+    allowed = mask if value_of(mask).dtype == torch.bool else call(at, aten.ge.Scalar, mask, _LOWEST)
     return _as_float(at, call(at, aten.any.dim, allowed, -1, True), dtype)
 
 

@@ -23,7 +23,7 @@ def _rewrite(node: Node) -> Node | None:
     if node.kwargs or node.target not in (aten.sum.dim_IntList, aten.linalg_vector_norm.default):
         return None
     x, *rest = node.args
-    power = rest.pop(0) if node.target is aten.linalg_vector_norm.default else None
+    power = (rest.pop(0) if rest else 2) if node.target is aten.linalg_vector_norm.default else None
     dims: Any = rest[0] if rest else None
     if power not in (None, 2) or not dims or has_symbols(value_of(x).shape):  # type: ignore[arg-type]
         return None

@@ -13,6 +13,7 @@ import atexit
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -38,6 +39,7 @@ BOOTSTRAP = (
     "import os, sys; sys.path[:] = sys.argv[1].split(os.pathsep); "
     "from ingot.runtime.worker_process import worker_main; worker_main(sys.argv[2])"
 )
+_ARGUMENT = re.compile(r"arg \d+ with type id \d+$")  # the runtime lists all arguments of a kernel that fails
 
 
 def run_pte(
@@ -93,10 +95,13 @@ class _Worker:
         self.folder = Path(tempfile.mkdtemp(prefix="ingot-child-"))
         self.log, self.ready = self.folder / "log", False
         command = [sys.executable, "-c", BOOTSTRAP, os.pathsep.join(sys.path), str(self.folder)]
-        with self.log.open("ab") as log:  # append mode, so that it can be truncated between requests
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True
-            )
+        pipe = subprocess.PIPE
+        try:
+            with self.log.open("ab") as log:  # append mode, so that it can be truncated between requests
+                self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=log, start_new_session=True)
+        except OSError:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
 
     def wait_until_ready(self) -> None:
         self._receive(START_TIMEOUT, "the runtime did not start", f"reinstall ExecuTorch: {install_line('executorch')}")
@@ -105,7 +110,6 @@ class _Worker:
     def run(
         self, pte: bytes, batches: Sequence[tuple[Any, ...]], timeout: float, fresh: bool, method: str
     ) -> list[list[Tensor]]:
-        os.truncate(self.log, 0)
         self._write_files(pte, batches)
         self._send(
             {"batches": len(batches), "fresh": fresh, "method": method, "seconds": math.ceil(timeout) + ORPHAN_GRACE}
@@ -113,7 +117,6 @@ class _Worker:
         return [self._outputs(i, timeout) for i in range(len(batches))]
 
     def trace(self, pte: bytes, batch: tuple[Any, ...], runs: int, timeout: float) -> bytes:
-        os.truncate(self.log, 0)
         self._write_files(pte, [batch])
         self._send({"trace": runs, "seconds": math.ceil(timeout) + ORPHAN_GRACE})
         answer = self._receive(timeout, "the program was not traced", _HINTS["crash"])
@@ -123,8 +126,9 @@ class _Worker:
 
     def _write_files(self, pte: bytes, batches: Sequence[tuple[Any, ...]]) -> None:
         program = self.folder / "program.pte"
-        program.unlink(missing_ok=True)  # a new file: the worker may have the old one mapped
         try:
+            os.truncate(self.log, 0)
+            program.unlink(missing_ok=True)  # a new file: the worker may have the old one mapped
             program.write_bytes(pte)
             for i, batch in enumerate(batches):
                 torch.save([_portable(x) for x in batch], self.folder / f"in{i}.pt")
@@ -171,7 +175,8 @@ class _Worker:
 
     def _why(self, reason: str) -> str:
         lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        return f"{reason}; its last lines: {' | '.join(lines[-4:])}" if lines else reason
+        telling = [line for line in lines if not _ARGUMENT.search(line)]
+        return f"{reason}; its last lines: {' | '.join(telling[-4:])}" if telling else reason
 
     def close(self) -> None:
         self.process.kill()
@@ -199,8 +204,8 @@ def _ready_worker() -> _Worker:
 
 def _started_worker() -> _Worker:
     global _current
-    if _current is not None and _current.process.poll() is not None:
-        stop_worker()
+    if _current is not None and (_current.process.poll() is not None or not _current.log.exists()):
+        stop_worker()  # it ended, or someone has cleaned the folder of temporary files
     if _current is None:
         _current = _spawn()
     return _current

@@ -179,6 +179,7 @@ class Lowering(Protocol):
     # weight_only does not offer it.
     hints: Mapping[str, str] = {}
     extra_backends: tuple[Backend, ...] = ()  # set by ComposedTarget
+    barred: Mapping[str, str] = {}  # ops that stay on the host, by name, each with its reason; set by BarredTarget
 
     def partitioners(self) -> list[Any]:
         """ExecuTorch partitioners, in the order of `to_edge_transform_and_lower`. They may call `report_host_op`."""
@@ -231,7 +232,7 @@ class Runner(Protocol):
         fresh: bool = True,
         extra: Mapping[str, Executor] | None = None,
     ) -> list[list[torch.Tensor]]:
-        """The outputs of each batch. `ingot.runtime.segmented_run.execute` does this for a backend with an `Executor`.
+        """The outputs of each batch. `ingot.runtime.segmented_run.run_segmented` runs a backend with an `Executor`.
 
         `files`: what `Lowering.finish` returned. `timeout`: seconds for one batch. `fresh`: mutable buffers are reset
         before each batch. `extra`: executors of other backends in the program, by backend id.

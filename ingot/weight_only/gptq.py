@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ingot.errors import InputError
 from ingot.weight_only.round_to_nearest import search_scales
 from ingot.weight_only.rounded_weight import RoundedWeight, code_range
 
@@ -56,6 +57,9 @@ def _error_feedback(hessian: Tensor) -> tuple[Tensor, Tensor]:
 
     hessian = V D Vᵀ with V unit upper triangular: the Cholesky factor of the mirrored matrix.
     """
+    if not bool(torch.isfinite(hessian.diagonal()).all()):
+        why = "the calibration data, or an op of the model on it, gives inf or NaN"
+        raise InputError("inputs of a weight are not finite", why=why, hint="look for NaN in the calibration data")
     mirrored = hessian.flip(0, 1)
     mirrored.diagonal().add_(DAMPING * hessian.diagonal().mean().clamp_min(1e-12))
     upper = torch.linalg.cholesky(mirrored).flip(0, 1)

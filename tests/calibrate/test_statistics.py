@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -168,7 +169,9 @@ def test_save_and_load_are_exact(ranges: Ranges, tmp_path: Path) -> None:
     assert Ranges.load(ranges.save(tmp_path / "deep" / "r.json")) == ranges
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"format": "ingot.ranges", "version": 99}', "\xff\x00"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "{}", '{"format": "ingot.ranges", "version": 99}', "\xff\x00", "[" * 100_000]
+)
 def test_a_file_of_another_format_is_refused(text: str, tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     path.write_bytes(text.encode("latin-1"))
@@ -176,7 +179,29 @@ def test_a_file_of_another_format_is_refused(text: str, tmp_path: Path) -> None:
         Ranges.load(path)
 
 
-@pytest.mark.parametrize("damage", [{"values": None}, {"values": {"x": [1]}}, {"notes": 3}, {"values": [1]}])
+def row(**changed: object) -> dict[str, object]:
+    """A good row of one value, of which something was changed."""
+    good = {"low": -1.0, "high": 1.0, "count": 4, "nonfinite": 1, "neginf": 0, "keys": [-5, 7], "counts": [1, 2]}
+    return {"values": {"x": list({**good, **changed}.values())}}
+
+
+def test_a_good_row_is_read(ranges: Ranges, tmp_path: Path) -> None:
+    """The rows below are refused for what was changed in them."""
+    path = ranges.save(tmp_path / "r.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), **row()}))
+    assert Ranges.load(path).values["x"].finite == 3
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"values": None}, {"values": {"x": [1]}}, {"notes": 3}, {"values": [1]}, row(low=math.nan), row(high=math.inf),
+        row(low=2.0), row(count=-1), row(count=1.5), row(count=10**400), row(neginf=2), row(nonfinite=9),
+        row(keys=[0, 1 << 40]), row(keys=["a", "b"]), row(counts=[1, 0]), row(counts=[]), row(keys=[], counts=[]),
+        {"batches": "3"}, {"fingerprint": None}, {"steady": []}, {"sensitivity": {"x": math.nan}},
+        {"sensitivity": {"x": [1.0, "y"]}}, {"sensitivity": {"x": -1.0}},
+    ],
+)  # fmt: skip
 def test_a_damaged_file_is_refused(ranges: Ranges, tmp_path: Path, damage: dict[str, object]) -> None:
     path = ranges.save(tmp_path / "r.json")
     path.write_text(json.dumps({**json.loads(path.read_text()), **damage}))

@@ -166,12 +166,12 @@ def test_inputs_and_outputs_as_asked() -> None:
         ({"inputs": [{"dtype": "int8", "scael": 1}]}, "unknown key 'scael' in a tensor spec.*scale"),
         ({"inputs": [{"dtype": "int8", "qmin": -300}]}, "int8 holds -128 … 127"),
         ({"inputs": [{"dtype": "int8", "scale": -1.0}]}, "a scale is positive"),
-        ({"scopes": [{"precision": "float"}]}, "exactly one of op, type, path, name"),
+        ({"scopes": [{"precision": "float"}]}, "exactly one selector of op, type, path, name"),
         ({"scopes": [{"op": "add"}]}, "asks for nothing"),
         ({"scopes": [{"op": "add", "precision": "int9"}]}, "unknown precision 'int9'"),
         ({"scopes": "head"}, "must be a list of tables"),
         ({"range": "mise"}, "did you mean 'mse'"),
-        ({"range": "percentile:2"}, "no percentile"),
+        ({"range": "percentile:2"}, "invalid parameter in .percentile:2"),
         ({"rnage": "mse"}, "did you mean 'range'"),
         ({"noise_vs_latency": -1.0}, "'noise_vs_latency' in the recipe.*greater than or equal to 0"),
         ({"options": {"system": "x"}}, "no option 'system'"),
@@ -470,3 +470,11 @@ def test_plus_infinity_is_no_mask() -> None:
     batches = [(torch.randn(4, 8, generator=torch.Generator().manual_seed(i)), inf) for i in range(4)]
     casting = ingot.cast(Plus().eval(), batches[0], target="xnnpack", calibration=batches)
     assert casting.check.outputs[0].sqnr_db > 30
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"a = ", b"a = " + b"[" * 100_000])
+def test_a_file_that_is_no_toml(content: bytes, tmp_path: Path) -> None:
+    """No UTF-8, no TOML, nested too deeply."""
+    (tmp_path / "recipe.toml").write_bytes(content)
+    with pytest.raises(ingot.InputError, match="is not TOML"):
+        recipe_from(tmp_path / "recipe.toml")

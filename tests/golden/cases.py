@@ -84,12 +84,16 @@ def _sha256(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()
 
 
-def environment() -> dict[str, str]:
-    """What the numbers depend on besides our code: versions, and the vector instructions of the CPU."""
+def versions() -> dict[str, str]:
+    """The packages on which the numbers depend."""
     from importlib.metadata import version
 
-    packages = {name: version(name).partition("+")[0] for name in ("torch", "executorch", "torchao")}
-    return {**packages, "cpu": torch.backends.cpu.get_cpu_capability()}
+    return {name: version(name).partition("+")[0] for name in ("torch", "executorch", "torchao")}
+
+
+def cpu() -> str:
+    """The vector instructions, on which float sums depend."""
+    return str(torch.backends.cpu.get_cpu_capability())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,6 @@
-"""`python -m tests.golden.renew`: write hashes.json anew, and print what changed.
+"""`python -m tests.golden.renew`: write hashes.json anew for this CPU, and print what changed.
+
+Hashes of other CPUs are kept if nothing changed, else they are removed: they are of older code.
 
 Each case is cast in fresh processes with different hash seeds. The plan must be the same in all of them. Where the .pte
 differs, its hash is not stored.
@@ -14,7 +16,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tests.golden.cases import CASES, environment
+from tests.golden.cases import CASES, cpu, versions
 
 FILE = Path(__file__).with_name("hashes.json")
 SEEDS = (1, 2, 3)
@@ -51,8 +53,8 @@ def changes(before: Hashes, after: Hashes) -> Iterator[str]:
                 yield f"{name}: {kind} {old.get(kind, 'absent')[:12]} -> {new.get(kind, 'absent')[:12]}"
 
 
-def stored() -> dict[str, Any]:
-    return json.loads(FILE.read_text()) if FILE.exists() else {"environment": {}, "cases": {}}
+def stored() -> dict[str, dict[str, Any]]:
+    return json.loads(FILE.read_text()) if FILE.exists() else {"versions": {}, "by_cpu": {}}
 
 
 def main() -> None:
@@ -60,8 +62,11 @@ def main() -> None:
     orders = [names[i:] + names[:i] for i in range(len(SEEDS))]
     found = reproducible([in_fresh_process(order, seed) for order, seed in zip(orders, SEEDS, strict=True)])
     cases = {name: found[name] for name in names}
-    print("\n".join(changes(stored()["cases"], cases)) or "nothing changed")
-    FILE.write_text(json.dumps({"environment": environment(), "cases": cases}, indent=1) + "\n")
+    known = stored()["by_cpu"] if stored()["versions"] == versions() else {}
+    changed = list(changes(known.get(cpu(), {}), cases))
+    print("\n".join(changed) or "nothing changed")
+    kept = known if not changed or cpu() not in known else {}
+    FILE.write_text(json.dumps({"versions": versions(), "by_cpu": {**kept, cpu(): cases}}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from functools import cache
 
 import pytest
 
-from tests.golden.cases import CASES, environment, hashes, made, numbers
+from tests.golden.cases import CASES, cpu, hashes, made, numbers, versions
 from tests.golden.renew import changes, in_fresh_process, reproducible, stored
 from tests.support.requirements import need
 
@@ -20,15 +20,15 @@ def computed(name: str) -> dict[str, str]:
 
 
 def test_every_case_is_stored() -> None:
-    assert stored()["cases"].keys() == CASES.keys(), f"if that is on purpose: {RENEW}"
+    assert all(cases.keys() == CASES.keys() for cases in stored()["by_cpu"].values()), f"if that is on purpose: {RENEW}"
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_hashes_are_the_stored_ones(name: str) -> None:
     need(CASES[name].target)
-    if stored()["environment"] != environment():
-        pytest.skip(f"hashes.json was made with {stored()['environment']}: {RENEW}")
-    golden = stored()["cases"][name]
+    if stored()["versions"] != versions() or cpu() not in stored()["by_cpu"]:
+        pytest.skip(f"no hashes for {cpu()} and {versions()}: {RENEW}")
+    golden = stored()["by_cpu"][cpu()][name]
     assert {kind: computed(name)[kind] for kind in golden} == golden, f"if that is on purpose: {RENEW}"
 
 

@@ -19,9 +19,11 @@ from ingot.llm.generation import DecoderSession, DecoderSpec, generate_tokens, o
 from ingot.llm.pipeline import SAMPLE_NOTE, cast_decoder, decode_batches
 from ingot.llm.sample_text import SAMPLE_TEXTS
 from ingot.runtime.segmented_run import read_pte
+from ingot.verify.metrics import sqnr
 from ingot.weight_only.hessian import record_linear_inputs
 from tests.support.decoders import ARCHITECTURES, LetterTokenizer, tiny_decoder, transformers
 from tests.support.eager_decoder import QuantizedGraphSession
+from tests.support.tiny_architectures import tiny_of
 
 
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
@@ -40,11 +42,13 @@ def test_a_step_gives_the_logits_of_transformers(architecture: str) -> None:
     assert torch.equal(again, wanted)  # the user's model is unchanged
 
 
-def test_the_kv_cache_grows_with_the_text() -> None:
-    """A session grows its cache, and gives the logits of transformers at every capacity."""
-    model, tokens, context = tiny_decoder(), [(7 * i) % 250 for i in range(70)], 80
+@pytest.mark.parametrize("architecture", ["LlamaForCausalLM", "MistralForCausalLM", "Gemma2ForCausalLM"])
+def test_the_kv_cache_grows_with_the_text(architecture: str) -> None:
+    """A session grows its cache, and gives the logits of transformers at every capacity, also beyond a window of 8."""
+    model, tokens, context = tiny_of(architecture), [(7 * i) % 250 for i in range(70)], 80
     decoder = Decoder(model, context)
-    session = DecoderSession(EagerMethod(decoder), DecoderSpec(context, decoder.layers, decoder.heads))
+    spec = DecoderSpec(context, decoder.layers, decoder.heads, windows=decoder.windows)
+    session = DecoderSession(EagerMethod(decoder), spec)
     with torch.no_grad():
         wanted = model(torch.tensor([tokens])).logits[0]
         made = torch.stack([session.decode(t) for t in tokens])
@@ -88,6 +92,17 @@ def cast(tmp_path_factory: pytest.TempPathFactory) -> tuple[ingot.Casting, Path,
     return casting, folder, model
 
 
+def test_a_decoder_is_verified_on_other_text(cast: tuple[ingot.Casting, Path, Any]) -> None:
+    """Every step that is given. Its check says that it was judged on text that its weights were rounded with."""
+    casting, _, model = cast
+    assert casting.check is not None
+    assert casting.check.judged_on == "calibration"
+    steps = decode_batches(Decoder(model, 48), [3, 14, 15, 92, 65, 35, 89, 79, 32, 38, 46])
+    check = ingot.verify(casting, iter(steps))
+    assert check.passed
+    assert check.batches == 11
+
+
 def test_one_delegate(cast: tuple[ingot.Casting, Path, Any]) -> None:
     casting, _, _ = cast
     assert len(casting.delegates) == 1
@@ -123,6 +138,56 @@ def test_prefill_in_chunks(cast: tuple[ingot.Casting, Path, Any]) -> None:
     assert stated["linear"] < stored < 1.3 * stated["linear"]  # the rest: norms
     rotary = 2 * 48 * 16 * 4  # cosines and sines
     assert sum(len(b.storage) for b in file.program.constant_buffer) == stated["embedding"] + rotary
+
+
+def test_windows_and_softcap_on_the_runtime(tmp_path: Path) -> None:
+    """Two masks: the artefact gives the logits of the quantized graph, also where tokens have left the window of 8."""
+    found = Checkpoint(tiny_of("Gemma2ForCausalLM", initializer_range=0.02), LetterTokenizer(), "tiny")
+    casting, spec = cast_decoder(found, target="xnnpack", weights="8da8w", context=40, texts=["some text. " * 8])
+    casting.save(tmp_path / "model.pte")
+    (tmp_path / generation.DECODER_FILE).write_text(spec.to_json())
+    assert (spec.windows, len(casting.delegates)) == ((0, 8), 1)
+    made, unlimited = open_session(tmp_path), open_session(tmp_path)
+    unlimited.spec = dataclasses.replace(spec, windows=(0, 0))
+    tokens, quantized = (
+        [(7 * i) % 250 for i in range(40)],
+        QuantizedGraphSession(casting, DecoderSpec.from_folder(tmp_path)),
+    )
+    rows = [tuple(session.decode(t).clone() for session in (quantized, made, unlimited)) for t in tokens]
+    assert min(sqnr(wanted, logits) for wanted, logits, _ in rows) > 25
+    assert max(sqnr(wanted, other) for wanted, _, other in rows[8:]) < 25  # the window matters
+    assert torch.equal(open_session(tmp_path).prefill(tokens).argmax(), rows[-1][1].argmax())
+
+
+def test_the_sample_is_compared_with_the_model_before_the_cast(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ingot.llm.attention_probe._window", lambda *_: 0)
+    found = Checkpoint(tiny_of("MistralForCausalLM"), LetterTokenizer(), "tiny")
+    with pytest.raises(ingot.InputError, match=r"MistralForCausalLM · where: token 8 of the sample, a prompt of"):
+        cast_decoder(found, target="xnnpack", weights="8da4w", context=48, texts=["a text beyond the window"])
+
+
+def test_a_mixture_of_experts_is_refused() -> None:
+    found = Checkpoint(tiny_of("MixtralForCausalLM"), LetterTokenizer(), "tiny")
+    with pytest.raises(ingot.InputError, match=r"MixtralForCausalLM, .*experts.* several matrices"):
+        cast_decoder(found, target="xnnpack", weights="8da4w", context=48)
+
+
+def test_a_context_beyond_the_trained_one_is_noted() -> None:
+    found = Checkpoint(tiny_decoder(), LetterTokenizer(), "tiny")
+    casting, _ = cast_decoder(found, target="xnnpack", weights="8da4w,method=nearest", context=96)
+    assert "context of 96 tokens: the model was trained on 64 (max_position_embeddings)" in casting.notes
+
+
+def test_linears_that_store_their_weight_transposed_are_quantized() -> None:
+    """GPT-2: four in each of four blocks, the head, and two embeddings; all with calibration statistics."""
+    model = tiny_of("GPT2LMHeadModel")
+    with record_linear_inputs(model) as recorded, torch.no_grad():
+        model(torch.tensor([[5, 9, 33]]))
+    assert len({*recorded.counts, *recorded.aliases}) == 17
+    casting, _ = cast_decoder(
+        Checkpoint(model, LetterTokenizer(), "tiny"), target="xnnpack", weights="8da4w", context=32
+    )
+    assert sorted(n.kind for n in casting.layers) == ["embedding"] * 2 + ["linear"] * 17
 
 
 def test_the_context_ends(cast: tuple[ingot.Casting, Path, Any]) -> None:
@@ -163,12 +228,6 @@ def test_an_unknown_architecture(tmp_path: Path) -> None:
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "abacus", "architectures": ["Abacus"]}))
     with pytest.raises(ingot.IngotError, match=r"cannot be read.*abacus"):
         load_checkpoint(folder)
-
-
-def test_an_architecture_without_rotary_embeddings() -> None:
-    config = transformers.GPT2Config(n_embd=32, n_layer=1, n_head=2, vocab_size=64)
-    with pytest.raises(ingot.IngotError, match="GPT2LMHeadModel has no rotary embeddings"):
-        Decoder(transformers.GPT2LMHeadModel(config), 8)
 
 
 def test_a_truncated_file(tmp_path: Path) -> None:

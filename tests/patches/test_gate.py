@@ -161,6 +161,6 @@ def test_a_missing_module_or_a_missing_replacement_is_skipped(monkeypatch: pytes
         gate.Patch(owner, "call", "xnnpack:only_with_index", "not there")
         for owner in ("executorch.no_such_module:Pass", "executorch.exir.pass_base:NoSuchPass")
     )
-    monkeypatch.setitem(PATCHES, "arm", entries)
-    with gate.patched("arm"):
+    monkeypatch.setitem(PATCHES, "xnnpack", entries)
+    with gate.patched("xnnpack"):
         pass

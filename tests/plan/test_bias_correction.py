@@ -1,4 +1,4 @@
-"""Bias correction: the mean error of each channel is taken off the bias."""
+"""Bias correction: the bias compensates each channel's mean error."""
 
 from __future__ import annotations
 

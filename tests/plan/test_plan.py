@@ -91,7 +91,7 @@ def test_json_round_trip() -> None:
     assert plan.diff(again) == ""
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"version": 1}', '{"version": 99}'])
+@pytest.mark.parametrize("text", ["", "{}", "[1]", '{"version": 1}', '{"version": 99}', "[" * 100_000])
 def test_foreign_json_is_refused(text: str) -> None:
     with pytest.raises(ingot.InputError):
         Plan.from_json(text)
@@ -138,9 +138,9 @@ def test_the_audit_sees_every_kind_of_difference(point: QuantizationPoint, wrong
     made = quantize(module, plan, float_bias=True)
     without_bias = [d for d in plan if not (d.qparams and d.qparams.dtype == "int32")]
     plain = dataclasses.replace(plan, decisions=tuple(without_bias))
-    audit(made, module, plain)
+    audit(made, module, plain, {})
     with pytest.raises(ingot.PlanError, match="differs from the plan"):
-        audit(made, module, changed(plain, point, wrong))
+        audit(made, module, changed(plain, point, wrong), {})
 
 
 @given(st.floats(-1e4, 1e4), st.floats(-1e4, 1e4), st.booleans())

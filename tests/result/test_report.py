@@ -15,7 +15,7 @@ import pytest
 from ingot.cli import main
 from ingot.result.report.compare import formatted
 from ingot.result.report.facts import FILE, NEEDED, read_facts
-from ingot.result.report.html import embedded, page
+from ingot.result.report.html import document, embedded, page
 from tests.support.browser import Browser, need_chromium
 
 NET = """
@@ -339,6 +339,13 @@ def test_no_other_script_may_run(browser: Browser, folder: Path) -> None:
     )
     assert browser.run("window.broken") is None
     assert any("Content Security Policy" in message for message in browser.complaints())
+
+
+def test_a_long_title_ends_between_characters() -> None:
+    """Not within an escaped one."""
+    title = re.search(r"<title>(.*?)</title>", document("x" * 198 + "<<<", {}))
+    assert title is not None
+    assert title[1] == f"Ingot: {'x' * 198}&lt;&lt;"
 
 
 def test_embedded_data_is_nothing_but_data() -> None:

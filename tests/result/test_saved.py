@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,16 +87,34 @@ def test_a_folder_without_evidence_can_be_reported_only(tmp_path: Path) -> None:
         ingot.verify(again, BATCHES)
 
 
+@pytest.fixture
+def umask() -> Iterator[int]:
+    before = os.umask(0o027)
+    yield 0o640
+    os.umask(before)
+
+
+@pytest.mark.parametrize("kind", ["program", "folder", "page", "ranges"])
 def test_files_have_the_permissions_of_new_files_and_keep_those_they_had(
-    saved: tuple[ingot.Casting, Path], tmp_path: Path
+    saved: tuple[ingot.Casting, Path], tmp_path: Path, kind: str, umask: int
 ) -> None:
-    plain, made = tmp_path / "plain", tmp_path / "model.pte"
-    plain.touch()
-    saved[0].save(made)
-    assert made.stat().st_mode == plain.stat().st_mode
-    made.chmod(0o640)
-    saved[0].save(made)
-    assert made.stat().st_mode & 0o777 == 0o640
+    casting, file = saved[0], tmp_path / "file"
+    ranges = casting.needed_evidence.ranges
+    assert ranges is not None
+    write: dict[str, Any] = {
+        "program": lambda: casting.save(file),
+        "folder": lambda: casting.save_folder(tmp_path / "out"),
+        "page": lambda: casting.report(file),
+        "ranges": lambda: ranges.save(file),
+    }
+    write[kind]()
+    made = [p for p in (*tmp_path.iterdir(), *tmp_path.glob("out/*")) if p.is_file()]
+    assert made
+    assert {p.stat().st_mode & 0o777 for p in made} == {umask}
+    for path in made:
+        path.chmod(0o604)
+    write[kind]()
+    assert {p.stat().st_mode & 0o777 for p in made} == {0o604}
 
 
 def test_rounded_weights_come_back_from_the_file(tmp_path: Path) -> None:
@@ -111,8 +131,11 @@ def test_rounded_weights_come_back_from_the_file(tmp_path: Path) -> None:
     [
         ("casting.json", "{}", "casting.json.*Field required"),
         ("casting.json", None, "cannot read"),
-        ("float.pt2", "nothing", "not a readable exported program"),
-        ("plan.json", '{"version": 99}', "version 99"),
+        ("casting.json", "[" * 100_000, "casting.json is not valid"),
+        ("float.pt2", "nothing", r"float\.pt2 is not the file that was saved"),
+        ("plan.json", '{"version": 99}', r"plan\.json is not the file that was saved"),
+        ("model.pte", "nothing", r"model\.pte is not the file that was saved"),
+        ("ranges.json", None, "cannot read"),
     ],
 )
 def test_folders_that_do_not_load(
@@ -125,12 +148,41 @@ def test_folders_that_do_not_load(
         ingot.Casting.load(tmp_path)
 
 
+def changed_records(saved: Path, folder: Path, **changed: Any) -> Path:
+    """A copy of the folder whose casting.json was edited."""
+    for path in saved.iterdir():
+        (folder / path.name).write_bytes(path.read_bytes())
+    records = json.loads((folder / "casting.json").read_text())
+    (folder / "casting.json").write_text(json.dumps({**records, **changed}))
+    return folder
+
+
+@pytest.mark.parametrize("files", [[], [["a"], ["b"]], [["../../secret"]], [["a\0"]]])
+def test_names_of_files_that_do_not_fit(saved: tuple[ingot.Casting, Path], tmp_path: Path, files: Any) -> None:
+    """One list of names for each delegate, of files in the folder itself."""
+    folder = changed_records(saved[1], tmp_path, files=files)
+    if not files:
+        assert ingot.Casting.load(folder).delegates  # a folder without such files
+    else:
+        with pytest.raises(ingot.InputError, match=r"casting\.json is damaged"):
+            ingot.Casting.load(folder)
+
+
+def test_files_of_two_castings_are_not_mixed(saved: tuple[ingot.Casting, Path], tmp_path: Path) -> None:
+    """As a save leaves them that was killed between two files."""
+    other = cast(recipe={"scopes": [{"path": "a", "precision": "float"}]}).save_folder(tmp_path / "other")
+    (other / "model.pte").write_bytes((saved[1] / "model.pte").read_bytes())
+    with pytest.raises(ingot.InputError, match=r"model\.pte is not the file that was saved"):
+        ingot.Casting.load(other)
+
+
 def test_a_float_program_of_another_model_is_refused(saved: tuple[ingot.Casting, Path], tmp_path: Path) -> None:
     torch.manual_seed(5)
     other = ingot.cast(Net().eval(), BATCHES[0], target="xnnpack", calibration=BATCHES).save_folder(tmp_path / "other")
     for path in saved[1].iterdir():
         if path.name != "float.pt2":
             (other / path.name).write_bytes(path.read_bytes())
+    changed_records(other, other, digests={})
     with pytest.raises(ingot.InputError, match="does not fit together"):
         ingot.Casting.load(other)
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import re
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -75,6 +77,7 @@ CASES = {
     "matmul, batched": ("matmul-as-bmm", lambda x, y: x @ y, (Q, Q.mT.contiguous()), ()),
     "matmul, rows": ("matmul-as-bmm", lambda x, y: x @ y, (X3, torch.randn(4, 5)), ()),
     "mm": ("matmul-as-bmm", lambda x, y: torch.mm(x, y.t()), (X2, X2 + 1), ()),
+    "addmm by a constant": ("matmul-as-bmm", lambda x, w, b: torch.addmm(b, x, w), (X2,), (torch.randn(X2.shape[1], 5), torch.randn(5))),
     "attention": ("attention-decomposed", lambda q: F.scaled_dot_product_attention(q, q + 1, q - 1), (Q,), ()),
     "attention, scale": ("attention-decomposed", lambda q: F.scaled_dot_product_attention(q, q, q, scale=0.7), (Q,), ()),
     "attention, causal": ("attention-decomposed", lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), (Q,), ()),
@@ -195,6 +198,24 @@ def test_a_rule_that_increases_fragmentation_is_not_used() -> None:
     assert any(n.target is torch.ops.aten.relu.default for n in calls(legal.program.module))
 
 
+@pytest.mark.parametrize("leaves", ["the graph as it was", "a broken graph"])
+def test_a_rule_that_dies_is_not_used(leaves: str) -> None:
+    def dies(node: Any) -> Any:
+        if node.target is torch.ops.aten.relu.default:
+            if leaves == "the graph as it was":
+                raise ValueError("not my relu")
+            with node.graph.inserting_before(node):
+                return node.graph.get_attr("missing")
+        return None
+
+    target = replace(find_target("xnnpack"), lowering=WithRule(Rule("deadly", dies)))
+    program = ingot.capture(Wrap(lambda y: F.layer_norm(F.relu(y), (4,))).eval(), (torch.rand(2, 6, 4),))
+    legal = rewrite_for(program, target, Recipe())
+    assert any(r.startswith("deadly: not used, it fails: ") for r in legal.rewrites)
+    assert any(n.target is torch.ops.aten.relu.default for n in calls(legal.program.module))
+    assert any(r.startswith("layer-norm-as-matmul") for r in legal.rewrites), "the other rules are"
+
+
 def test_layers_share_one_bias_from_booleans() -> None:
     def forward(q: Any, m: Any) -> Any:
         return F.scaled_dot_product_attention(F.scaled_dot_product_attention(q, q, q, m), q, q, m)
@@ -239,3 +260,14 @@ def a_shape(draw: random.Random, elements: int) -> list[int]:
         elements //= shape[-1]
     draw.shuffle(shape)
     return shape
+
+
+def test_a_program_that_is_dropped_is_freed() -> None:
+    """Rewritten programs are cached as long as their program lives: the cache does not keep weights alive."""
+    program = ingot.capture(torch.nn.Linear(4, 4).eval(), (torch.zeros(1, 4),))
+    target = find_target("xnnpack")
+    assert rewrite_for(program, target, Recipe()) is rewrite_for(program, target, Recipe())
+    weight = weakref.ref(next(program.module.parameters()))
+    del program
+    gc.collect()
+    assert weight() is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -55,6 +56,24 @@ def test_outputs_equal_eager_and_one_worker_serves_all(net: nn.Module, pte: byte
     assert worker_pid() == pid
     for (got,), x in zip(first + second, (X, X + 1, X * 2), strict=True):
         torch.testing.assert_close(got, net(x), atol=1e-5, rtol=1e-5)
+
+
+def test_a_cleaned_temporary_folder_starts_another_worker(net: nn.Module, pte: bytes) -> None:
+    run_pte(pte, [(X,)])
+    pid = worker_pid()
+    assert worker._current is not None
+    shutil.rmtree(worker._current.folder)
+    torch.testing.assert_close(run_pte(pte, [(X,)])[0][0], net(X), atol=1e-5, rtol=1e-5)
+    assert worker_pid() != pid
+
+
+def test_a_worker_that_does_not_start_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker.stop_worker()
+    monkeypatch.setattr(worker.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(worker.sys, "executable", str(tmp_path / "no python"))
+    with pytest.raises(ArtefactError, match="did not start"):
+        run_pte(b"", [(X,)])
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_worker_that_was_started_before_is_used(net: nn.Module, pte: bytes) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +15,18 @@ from torch import nn
 
 import ingot
 from ingot.cli import main
+from ingot.core.deadline import OutOfTime
 from ingot.plan.plan_data import QuantizationPoint
+from ingot.verify.localize import observed_values
 from ingot.verify.localize.observed_values import evenly_spaced
 from tests.support.wrong_kernels import FILE, IMAGES, Net, sharpened, stretched
 
 
 def cast(middle: Any, **options: Any) -> ingot.Casting:
-    net = Net(middle).eval()
-    return ingot.cast(net, IMAGES[0], target="xnnpack", calibration=IMAGES, on_mismatch="keep", **options)
+    """Wrong, and kept: nothing is run elsewhere."""
+    net, recipe = Net(middle).eval(), {"recover": False, **options.pop("recipe", {})}
+    kept = {"on_mismatch": "keep", "recipe": recipe, **options}
+    return ingot.cast(net, IMAGES[0], target="xnnpack", calibration=IMAGES, **kept)
 
 
 def rows(finding: ingot.Finding) -> dict[str, Any]:
@@ -30,7 +36,7 @@ def rows(finding: ingot.Finding) -> dict[str, Any]:
 def test_a_kernel_that_computes_something_else() -> None:
     casting = cast(stretched)
     finding = ingot.localize(casting, IMAGES)
-    assert (finding.kind, finding.value, finding.strays) == ("backend", "upsample_bilinear2d", "upsample_bilinear2d")
+    assert (finding.kind, finding.value, finding.mismatch) == ("backend", "upsample_bilinear2d", "upsample_bilinear2d")
     assert "disagrees with the quantized graph on the same inputs: SQNR" in finding.verdict
     assert "wrong_kernels.py" in finding.culprit
     assert casting.check.culprit == finding.culprit
@@ -60,7 +66,7 @@ def test_a_plan_that_is_too_coarse() -> None:
         for d in plan
     )
     finding = ingot.localize(ingot.lower(program, dataclasses.replace(plan, decisions=spoilt)), IMAGES)
-    assert (finding.kind, finding.value, finding.strays) == ("rounding", "relu_1", None)
+    assert (finding.kind, finding.value, finding.mismatch) == ("rounding", "relu_1", None)
     assert "too coarse at relu_1 (wrong_kernels.py" in finding.verdict
     assert 'name = "relu_1", precision = "float"' in finding.verdict
 
@@ -75,7 +81,7 @@ def test_a_file_of_another_model() -> None:
 
 def test_nothing_is_wrong() -> None:
     finding = ingot.localize(cast(nn.Identity()), IMAGES)
-    assert (finding.kind, finding.culprit, finding.strays) == ("none", None, None)
+    assert (finding.kind, finding.culprit, finding.mismatch) == ("none", None, None)
     assert finding.lowerings == 1
     assert not finding.notes, "with intermediate values returned it must still be one delegate"
 
@@ -98,3 +104,74 @@ def test_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     said = capsys.readouterr().out
     assert "nothing is wrong" in said
     assert "conv2d_4" in said  # every value has its row
+
+
+class SlowRunner:
+    """A runner that always takes as long as it may."""
+
+    def __init__(self, real: Any) -> None:
+        self.real, self.timeouts = real, list[float]()
+
+    def run(self, pte: bytes, batches: Any, *, timeout: float, **_: Any) -> Any:
+        self.timeouts.append(timeout)
+        time.sleep(timeout * len(batches))
+        raise ingot.ArtefactError("the run timed out")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+
+def with_seconds(casting: ingot.Casting, seconds: float, **changes: Any) -> ingot.Casting:
+    kept = casting.needed_evidence
+    recipe = dataclasses.replace(kept.recipe, localize_seconds=seconds)
+    return dataclasses.replace(casting, evidence=dataclasses.replace(kept, recipe=recipe, **changes))
+
+
+def test_the_time_limit_holds_within_a_run() -> None:
+    casting = cast(stretched)
+    runner = SlowRunner(casting.needed_evidence.target.runner)
+    target = dataclasses.replace(casting.needed_evidence.target, runner=runner)
+    start = time.monotonic()
+    finding = ingot.localize(with_seconds(casting, 1.0, target=target), IMAGES)
+    assert time.monotonic() - start < 3
+    assert finding.kind == "unfinished"
+    assert runner.timeouts
+    assert sum(runner.timeouts) <= 1.0
+    assert "localize_seconds = 1: no intermediate value was read by then" in finding.verdict
+
+
+def test_no_lowering_is_started_that_does_not_fit() -> None:
+    casting = cast(stretched)
+    slow = dataclasses.replace(casting, timings={**casting.timings, "lower": 1e6})
+    finding = ingot.localize(with_seconds(slow, 60.0), IMAGES)
+    assert (finding.kind, finding.lowerings) == ("unfinished", 0)
+    assert finding.culprit == finding.verdict
+    assert finding.largest_sqnr_drop, "the graph was compared all the same"
+
+
+def test_a_search_that_runs_out_of_time_says_between_which_values_the_error_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    casting = cast(stretched)
+    monkeypatch.setattr("ingot.verify.localize.observed_values.VALUES_PER_LOWERING", 2)
+    monkeypatch.setattr("ingot.verify.localize.diagnose.most_divergent_op", _out_of_time)
+    finding = ingot.localize(casting, IMAGES)
+    assert finding.kind == "unfinished"
+    assert re.search(r"\w+ \(wrong_kernels.py:\d+\) still agrees with the graph, \w+ \(", finding.verdict)
+
+
+def _out_of_time(_: Any) -> Any:
+    raise OutOfTime
+
+
+def test_the_first_batch_is_enough_where_it_shows_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    casting, sizes = cast(stretched), list[int]()
+    real = observed_values.run_with_intermediates
+
+    def counted(evidence: Any, plan: Any, names: Any, batches: Any) -> Any:
+        sizes.append(len(batches))
+        return real(evidence, plan, names, batches)
+
+    monkeypatch.setattr(observed_values, "run_with_intermediates", counted)
+    assert ingot.localize(casting, IMAGES).value == "upsample_bilinear2d"
+    assert set(sizes) == {1}

@@ -14,6 +14,7 @@ from torch import nn
 
 import ingot
 from ingot.cli import main
+from ingot.verify.minify.codegen import _random_source
 from ingot.verify.minify.ddmin import ddmin
 from tests.support.wrong_kernels import FILE, IMAGES, Net, sharpened, stretched
 
@@ -54,7 +55,7 @@ def test_backends_of_ones_own(wrong_backend: str, tmp_path: Path) -> None:
     done = reduce(sharpened, tmp_path / "repro.py", recipe=recipe, setup=setup)
     assert done.reproduces
     assert done.ops == 1
-    assert "recipe={'extra_backends': ['doubling']}" in done.path.read_text()
+    assert "recipe={'extra_backends': ['doubling'], 'recover': False}" in done.path.read_text()
 
 
 def test_without_time_the_whole_model_is_written(tmp_path: Path) -> None:
@@ -96,3 +97,13 @@ def test_delta_debugging() -> None:
     assert list(ddmin(range(40), fails)) == [3, 17, 18]
     assert len(tried) < 80
     assert list(ddmin(range(40), lambda part: 25 in part)) == [25]
+
+
+@pytest.mark.parametrize("shape", [(), (3,), (2, 3)])
+@pytest.mark.parametrize("number", [0.0, 3.0, 0.5])
+def test_a_constant_input_is_written_as_it_is(shape: tuple[int, ...], number: float) -> None:
+    """Without dimensions too, and as a float: torch.full((2,), 3) would be integers."""
+    wanted = torch.full(shape, number)
+    made = eval(_random_source([wanted], standard=True), {"torch": torch})
+    assert made.dtype == wanted.dtype
+    assert torch.equal(made, wanted)

@@ -139,6 +139,13 @@ def test_rounding_methods_without_data() -> None:
     assert cast({"scheme": "8da4w", "method": "minmax"}).check.passed
 
 
+def test_gptq_on_data_that_is_not_finite_is_refused() -> None:
+    net = nn.Sequential(nn.Linear(32, 32), nn.Linear(32, 32)).eval()
+    batches = [(torch.full((4, 32), torch.nan),)]
+    with pytest.raises(ingot.InputError, match=r"not finite.*NaN"):
+        ingot.cast(net, (torch.zeros(4, 32),), target="xnnpack", weights="8da4w,method=gptq", calibration=batches)
+
+
 def test_gptq_without_data_is_refused() -> None:
     with pytest.raises(ingot.PlanError, match="gptq needs calibration data"):
         ingot.cast(Net().eval(), texts()[0], target="xnnpack", weights="8da4w,method=gptq")

@@ -19,7 +19,14 @@ def decompositions(graph: Graph) -> dict[Any, Decomposition]:
     nodes = {n.target: n for n in graph.nodes if n.op == "call_function" and not _mutates(n.target)}
     core = _core_decompositions(nodes)
     movers_used = {op: core[op] for op, n in nodes.items() if op in core and _only_moves(n)}
-    return movers_used | {op: _decomposition(op) for op in nodes if must_decompose(op)}
+    scaled = {n.target: _decomposition(n.target) for n in graph.nodes if n.target in nodes and _scales_product(n)}
+    return movers_used | scaled | {op: _decomposition(op) for op in nodes if must_decompose(op)}
+
+
+def _scales_product(node: Node) -> bool:
+    """addmm, baddbmm, addmv … with factors: backends have the plain product and sum only."""
+    names = {a.name for a in schema.arguments} if (schema := getattr(node.target, "_schema", None)) else set()
+    return {"alpha", "beta"} <= names and any(node.kwargs.get(k, 1) != 1 for k in ("alpha", "beta"))
 
 
 def _only_moves(node: Node) -> bool:

@@ -55,10 +55,15 @@ def _positions(node: Node, x: Node) -> torch.Tensor:
     shape = tuple(value_of(x).shape)
     numbered = torch.arange(value_of(x).numel(), dtype=torch.float64).reshape(shape)
     op: Any = node.args[0] if node.target is operator.getitem else node
-    args = torch.fx.map_arg(op.args, lambda n: numbered if n is x else constant_of(n))
-    out = op.target(*args, **op.kwargs)
+    args, kwargs = torch.fx.map_arg((op.args, op.kwargs), lambda n: numbered if n is x else _as_double(constant_of(n)))
+    out = op.target(*args, **kwargs)
     out = out[node.args[1]] if op is not node else out
     return out.reshape(-1).long()
+
+
+def _as_double(constant: torch.Tensor | None) -> torch.Tensor | None:
+    """Beside numbered elements in double: an op such as select_scatter takes one dtype."""
+    return constant.double() if constant is not None and constant.is_floating_point() else constant
 
 
 def _canonical_form(node: Node, x: Node, positions: torch.Tensor) -> Node | None:

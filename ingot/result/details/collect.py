@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from ingot.core.fx import has_symbols, is_float, value_of
+from ingot.core.torch_modes import in_neutral_modes
 from ingot.result.details.calibration import calibration_summary, stats_of
 from ingot.result.details.nodes import nodes_of
 from ingot.result.details.records import Details
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from ingot.result.casting import Casting
 
 
+@in_neutral_modes
 def details_of(casting: Casting) -> Details:
     """Runs the float and the quantized graph once and the artefact a few times."""
     evidence = casting.evidence

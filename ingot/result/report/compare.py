@@ -34,7 +34,8 @@ def _side(name: str, facts: Facts) -> Facts:
 def _rows(a: Facts, b: Facts) -> Iterator[Facts]:
     yield _row("target", "text", a["target"], b["target"])
     yield _row("check", "text", status(a["check"]), status(b["check"]))
-    yield _row("executed on", "text", _executed(a), _executed(b))
+    yield _row("executed on", "text", _of_check(a, "executed_on"), _of_check(b, "executed_on"))
+    yield _row("judged on", "text", _of_check(a, "judged_on"), _of_check(b, "judged_on"))
     yield _row("delegates", "count", len(a["delegates"]), len(b["delegates"]), LESS)
     yield _row("host ops", "count", len(a["host_ops"]), len(b["host_ops"]), LESS)
     yield _row("bytes", "count", a["bytes"], b["bytes"], LESS)
@@ -51,8 +52,8 @@ def _rows(a: Facts, b: Facts) -> Iterator[Facts]:
         yield _row(f"ops in {precision}", "count", mine[precision], theirs[precision])
 
 
-def _executed(facts: Facts) -> str | None:
-    return facts["check"]["executed_on"] if facts["check"] else None
+def _of_check(facts: Facts, key: str) -> str | None:
+    return facts["check"].get(key) if facts["check"] else None
 
 
 def _outputs(facts: Facts) -> list[Facts]:

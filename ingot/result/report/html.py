@@ -34,12 +34,12 @@ def document(title: str, data: Facts, status: str = "") -> str:
         f"default-src 'none'; style-src {_hashed(style)}; script-src {_hashed(script)}; "
         "worker-src blob:; base-uri 'none'; form-action 'none'"
     )
-    shown = escape(title)
+    shown, short = escape(title), escape(title[:200])
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">{GENERATOR}
-<title>Ingot: {shown[:200]}</title><style>{style}</style></head>
+<title>Ingot: {short}</title><style>{style}</style></head>
 <body><header><h1 class="{status}">{shown}</h1></header><nav aria-label="sections"></nav>
 <main><noscript>This page needs JavaScript: its script draws the data that it contains.</noscript></main>
 <footer>Written by Ingot. Graph layout by dagre (MIT licence, in the source of this page).</footer>

@@ -55,6 +55,16 @@ def json_ready(thing: Any) -> Any:
     return thing if thing is None or isinstance(thing, (bool, int, str)) else str(thing)
 
 
+# What a check was judged on. Reports of earlier versions do not say.
+JUDGED_ON = {
+    "validation": " of validation data",
+    "held-out": " held out of the calibration data",
+    "calibration": " that calibration has seen; give validation data to judge it on others",
+    "example": ", the example inputs; give validation data to judge it on others",
+    "given": " given",
+    None: "",
+}
+
 MOST_LISTED = 6  # tensors, host ops, outputs or notes of a summary that is not verbose
 
 
@@ -117,7 +127,8 @@ def output_lines(facts: Facts, verbose: bool = True) -> Iterator[str]:
     check = facts["check"]
     if check is None:
         return
-    yield f"executed on {check['executed_on']}, {counted(check['batches'], 'batch', 'batches')}"
+    count = counted(check["batches"], "batch", "batches")
+    yield f"executed on {check['executed_on']}, {count}{JUDGED_ON.get(check.get('judged_on'), '')}"
     ordered = sorted(check["outputs"], key=lambda o: (not o["problem"], float(o["sqnr_db"])))
     many = not verbose and len(ordered) > MOST_LISTED
     shown, more = _listed(ordered if many else check["outputs"], verbose)
@@ -127,6 +138,7 @@ def output_lines(facts: Facts, verbose: bool = True) -> Iterator[str]:
             yield f"    {o['problem']}"
     if more:
         yield f"  {more}; these are the worst"
+    yield from (f"  {note}" for note in check.get("notes", ()))
 
 
 def _estimates(facts: Facts) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.capture.op_semantics import operands
 from ingot.core.fx import constant_of, fake_like, source_of, value_name
+from ingot.errors import LowerError, first_sentence
 from ingot.patches.arm import arm_pass_fixes
 from ingot.targets.arm.device import Device, compile_spec
 
@@ -38,8 +40,21 @@ class ArmDecompositions:
 def apply_arm_decompositions(device: Device, module: GraphModule) -> GraphModule:
     from executorch.backends.arm._passes.arm_pass_manager import ArmPassManager
 
-    with arm_pass_fixes():
-        return ArmPassManager(compile_spec(device)).transform_for_annotation_pipeline(module)
+    try:
+        with arm_pass_fixes():
+            return ArmPassManager(compile_spec(device)).transform_for_annotation_pipeline(module)
+    except Exception as e:  # a pass may raise anything
+        raise _refused(e.__cause__ or e, module) from e
+
+
+def _refused(error: BaseException, module: GraphModule) -> LowerError:
+    """What a pass says, and the user's line of the op that it stopped at."""
+    said = re.search(r"While executing %(\w+)", str(error))
+    node = next((n for n in module.graph.nodes if said and n.name == said[1]), None)
+    why = first_sentence(ValueError(str(error).split("While executing")[0]))
+    hint = "write it with other ops, or cast for another target"
+    where = None if node is None else f"{node.name} ({source_of(node)})"
+    return LowerError("Arm's passes refuse the program", where=where, why=why, hint=hint)
 
 
 def _survives(node: Node, count: int, made: GraphModule) -> bool:
@@ -78,7 +93,8 @@ def _memory(tensor: torch.Tensor) -> Any:
 
 def _replace_graph(module: GraphModule, made: GraphModule) -> None:
     if made is not module:
-        for name, tensor in (*made.named_buffers(), *made.named_parameters()):
+        every = (*made.named_buffers(remove_duplicate=False), *made.named_parameters(remove_duplicate=False))
+        for name, tensor in every:  # one tensor may have several names, and nodes use each of them
             if "." not in name and not hasattr(module, name):
                 module.register_buffer(name, tensor.detach())
         module.graph = made.graph

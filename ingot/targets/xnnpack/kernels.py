@@ -10,10 +10,12 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ingot.capture.op_semantics import operands
 from ingot.capture.op_semantics.weighted_ops import groups_of, weight_axis
-from ingot.core.fx import fake_mode_of, value_of
+from ingot.core.fx import constant_of, fake_mode_of, value_of
 from ingot.targets.base import Ability, Kernels
 from ingot.targets.host_kernels import has_host_kernel, host_refuses, spatial_dims
+from ingot.targets.xnnpack.constraints import unsupported_by_runtime
 
 HOST_ONLY: frozenset[str] = frozenset()
 FLOAT = frozenset({"float"})
@@ -57,6 +59,8 @@ def _decompositions() -> dict[Any, Any]:
 
 def _ability(node: Node) -> Ability:
     """int8 if it is one edge op with static quantization; float if the partitioner has a config for each edge op."""
+    if (why := unsupported_by_runtime(node, [n for n in operands(node) if constant_of(n) is None])) is not None:
+        return Ability(HOST_ONLY, why)
     names = edge_ops(node)
     missing = next((n for n in names if n not in _configs()), None)
     if missing is not None:
@@ -66,7 +70,7 @@ def _ability(node: Node) -> Ability:
     if len(names) != 1:
         return Ability(FLOAT, f"it becomes {' + '.join(names) or 'nothing'}: XNNPACK has no single int8 kernel for it")
     if names[0] == "constant_pad_nd.default" and min(node.args[1], default=0) >= 0:  # type: ignore[type-var,arg-type]
-        return Ability(BOTH, "XNNPACK's passes make an int8 pad unloadable unless a quantize follows it")
+        return Ability(BOTH, "int8 or float, as the op after it: an int8 pad whose reader is float does not load")
     if not _static(names[0]):
         return Ability(FLOAT, f"XNNPACK runs {names[0]} in float only")
     if (why := _unsupported_arguments(node, names[0])) is not None:

@@ -8,6 +8,7 @@ from typing import Any
 
 from ingot.patches.xnnpack import skip_unmatched_patterns
 from ingot.targets.base import Lowering, RewriteRule
+from ingot.targets.xnnpack.constraints import restrict
 from ingot.targets.xnnpack.rules import RULES
 
 # Advice for the user; no decision depends on it.
@@ -53,4 +54,6 @@ def _partitioners() -> list[Any]:
             tag_constant_data(exported_program)
             return result
 
-    return [WithConstants()]
+    made = WithConstants()
+    restrict(made)
+    return [made]

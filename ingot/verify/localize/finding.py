@@ -24,7 +24,8 @@ class Finding:
     """Where the error starts, and its cause.
 
     `kind` is "none", "rounding" (the plan is too coarse), "backend" (a kernel disagrees with the quantized graph),
-    "file" (the file is not what this plan lowers to) or "hidden" (the error disappears with extra outputs).
+    "file" (the file is not what this plan lowers to), "hidden" (the error disappears with extra outputs) or
+    "unfinished" (the search took more than `localize_seconds`).
     """
 
     target: str
@@ -34,8 +35,8 @@ class Finding:
     culprit: str | None  # the value where the error starts, with the user's line and numbers
     value: str | None  # its name
     values: tuple[ValueCheck, ...]  # in graph order
-    coarsest: str | None  # the value with the largest SQNR drop from float program to quantized graph
-    strays: str | None  # the value whose op disagrees with the quantized graph
+    largest_sqnr_drop: str | None  # the value with the largest SQNR drop from float program to quantized graph
+    mismatch: str | None  # the value whose op disagrees with the quantized graph
     lowerings: int  # how often the graph was lowered again with extra outputs
     notes: tuple[str, ...] = ()
 

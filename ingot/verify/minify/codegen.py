@@ -37,7 +37,8 @@ def constants(variant: Variant) -> dict[str, torch.Tensor]:
 
 def reproducer_source(variant: Variant, title: str, setup: str, failure: str) -> str:
     """The whole file. Run, it prints the failure and exits with 1; with 0 if the failure is gone."""
-    recipe = f", recipe={_literal(dict(variant.recipe))}" if variant.recipe else ""
+    # The failure is what it shows: an op that is run elsewhere would hide it.
+    recipe = f", recipe={_literal({**variant.recipe, 'recover': False})}"
     names = [n for n in ("Scope", "Spec") if f"{n}(" in recipe]
     has_data = bool(saved_tensors(variant))
     parts = [
@@ -123,7 +124,8 @@ def _random_source(values: list[torch.Tensor], standard: bool) -> str:
     mean, deviation = float(flat.mean()), float(flat.std(unbiased=False))
     shape = ", ".join(map(str, values[0].shape)) or "()"
     if deviation == 0:
-        return f"torch.full(({shape},), {mean:.3g})" if mean else f"torch.zeros({shape})"
+        like = f"{tuple(values[0].shape)}, {mean:.3g}, dtype={values[0].dtype}"  # 3 alone would make integers
+        return f"torch.full({like})" if mean else f"torch.zeros({shape})"
     if standard:
         return f"torch.randn({shape})"
     return f"torch.randn({shape}) * {deviation:.2g}" + ("" if abs(mean) < 0.1 * deviation else f" {mean:+.2g}")

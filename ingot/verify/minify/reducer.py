@@ -15,11 +15,13 @@ from typing import Any
 import torch
 
 from ingot.capture.export import Program, capture_program
+from ingot.capture.inputs import copy_of
 from ingot.config.recipe import Recipe, RecipeLike, read_toml, recipe_from
 from ingot.core.atomic_file import atomic_write
+from ingot.core.deadline import OutOfTime
 from ingot.errors import InputError
 from ingot.verify.minify.codegen import DATA, model_source, reproducer_source, saved_tensors
-from ingot.verify.minify.ddmin import Budget, OutOfTime, ddmin
+from ingot.verify.minify.ddmin import Budget, ddmin
 from ingot.verify.minify.failure import Attempt, Failure, failure_of
 from ingot.verify.minify.shrink import shrink
 from ingot.verify.minify.variant import Unit, Variant, units_of, variant_of
@@ -96,7 +98,7 @@ def reduce_model(
     `attempt` casts a model and executes it. `setup` is code for the top of the file: it registers your own ops.
     """
     program, settings = capture_program(model, example_inputs), _plain_recipe(recipe)
-    given = list(islice(calibration, BATCHES))
+    given = [copy_of(b) for b in islice(calibration, BATCHES)]
     batches = [program.flatten(b) for b in given]
     wanted = failure_of(attempt, model, given, target, settings)
     full = Variant(program.module, tuple(b for b in batches if _same_shapes(b, batches[0])), target, settings)

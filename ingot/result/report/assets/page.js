@@ -65,7 +65,13 @@ function tiles(data) {
       "executed on",
       check ? el("span", { class: "words" }, figure(data, "check.executed_on")) : NONE,
       check
-        ? el("span", {}, figure(data, "check.batches", "count"), check.batches === 1 ? " batch" : " batches")
+        ? el(
+            "span",
+            {},
+            figure(data, "check.batches", "count"),
+            check.batches === 1 ? " batch" : " batches",
+            ...(check.judged_on ? [": ", figure(data, "check.judged_on")] : []),
+          )
         : "not executed",
     ),
   );

@@ -1,0 +1,1 @@
+"""Fuzzing (`make fuzz`), soaking (`make soak`) and damaged files (`make damage`)."""

@@ -1,0 +1,219 @@
+"""`make soak`: many casts in one process. Memory, children, temporary files, descriptors and caches must not grow.
+
+`kills` casts and saves in a child that is killed at random moments: files that were there before are whole afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import logging
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TARGETS = ("xnnpack", "xnnpack", "xnnpack", "vulkan", "ethos-u55-128", "vgf")
+MOST_GROWTH = 0.05  # from the first mark to the last
+
+
+@dataclass(frozen=True)
+class Usage:
+    """What this process holds."""
+
+    casts: int
+    megabytes: float
+    objects: int
+    tensors: int
+    descriptors: int
+    children: int
+    temporary_files: int
+
+    def __str__(self) -> str:
+        return (
+            f"{self.casts:4} casts: {self.megabytes:7.0f} MB, {self.objects} objects, {self.tensors} tensors, "
+            f"{self.descriptors} descriptors, {self.children} children, {self.temporary_files} temporary files"
+        )
+
+
+def usage_now(casts: int) -> Usage:
+    """After a full collection, with free memory given back."""
+    from torch import Tensor
+
+    from ingot.core.host_memory import trim_heap
+
+    trim_heap(graphs=True)
+    objects = gc.get_objects()
+    tensors = sum(issubclass(type(o), Tensor) for o in objects)  # isinstance would ask proxies for their class
+    folder = Path(tempfile.gettempdir())
+    return Usage(
+        casts, _resident_bytes() / 2**20, len(objects), tensors, len(os.listdir("/proc/self/fd")), len(_children()),
+        sum(1 for _ in folder.rglob("*")),
+    )  # fmt: skip
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _children() -> list[int]:
+    text = Path(f"/proc/self/task/{os.getpid()}/children").read_text()
+    return [int(p) for p in text.split()]
+
+
+def cast_number(number: int) -> str:
+    """Several nets and targets in turn; a refusal is a result too."""
+    import ingot
+    from fuzz.generate import draw_program
+    from fuzz.judge import cast_program, eager_outputs
+
+    program = draw_program(number, TARGETS[number % len(TARGETS)])
+    try:
+        eager_outputs(program)
+        cast_program(program)
+    except ingot.IngotError as e:
+        return type(e).__name__
+    except Exception as e:
+        return f"bug: {type(e).__name__}"
+    return "cast"
+
+
+def soak(casts: int, first_mark: int, every: int) -> int:
+    """0 if nothing grew between the first mark and the last."""
+    _quiet()
+    with tempfile.TemporaryDirectory(prefix="ingot-soak-") as folder:
+        tempfile.tempdir = folder  # what stays in here was forgotten by a cast
+        os.environ["TMPDIR"] = folder
+        marks, outcomes, types = list[Usage](), Counter[str](), Counter[str]()
+        for n in range(1, casts + 1):
+            outcomes[cast_number(n)] += 1
+            if n in (first_mark, casts) or (n > first_mark and n % every == 0):
+                marks.append(usage_now(n))
+                print(marks[-1], flush=True)
+                if n == first_mark:
+                    types = _types()
+        print(dict(outcomes))
+        for name, more in (_types() - types).most_common(12):
+            print(f"  {more:+7} {name}")
+        _stop_worker()
+        left = [*_children(), *(str(p) for p in Path(folder).rglob("*"))]
+    tempfile.tempdir = None
+    return _verdict(marks[0], marks[-1], left)
+
+
+def _quiet() -> None:
+    """Backends log every step."""
+    import ingot  # noqa: F401  some of them add handlers when they are imported
+
+    logging.basicConfig()
+    for handler in logging.getLogger().handlers:
+        handler.setLevel(logging.ERROR)
+    warnings.simplefilter("ignore")
+
+
+def _types() -> Counter[str]:
+    gc.collect()
+    return Counter(f"{type(o).__module__}.{type(o).__qualname__}" for o in gc.get_objects())
+
+
+def _stop_worker() -> None:
+    from ingot.runtime.worker import stop_worker
+
+    stop_worker()
+
+
+def _verdict(first: Usage, last: Usage, left: list[Any]) -> int:
+    problems = [f"left behind: {left[:10]}"] if left else []
+    if last.megabytes > first.megabytes * (1 + MOST_GROWTH):
+        problems.append(f"memory grew from {first.megabytes:.0f} to {last.megabytes:.0f} MB")
+    if last.descriptors > first.descriptors + 2:
+        problems.append(f"descriptors grew from {first.descriptors} to {last.descriptors}")
+    if last.children > max(first.children, 1):
+        problems.append(f"children grew from {first.children} to {last.children}")
+    if last.temporary_files > first.temporary_files + 5:
+        problems.append(f"temporary files grew from {first.temporary_files} to {last.temporary_files}")
+    print("\n".join(problems) or "nothing grew")
+    return 1 if problems else 0
+
+
+# ---- killed at random moments ----
+
+SAVER = """
+import sys, torch, ingot
+from pathlib import Path
+from fuzz.samples import sample_net, X
+from ingot.core.atomic_file import write_folders
+folder, number = Path(sys.argv[1]), 0
+casting = ingot.cast(sample_net(), (X,), target="xnnpack", calibration=[(X,)])
+print("ready", flush=True)
+while True:
+    number += 1
+    casting.save(folder / "model.pte")
+    casting.save_folder(folder / "folder")
+    casting.report(folder / "report.html")
+    print(number, flush=True)
+"""
+
+
+def kills(count: int, seed: int = 0) -> int:
+    """A child saves over and over and is killed; then every file is whole and the folder loads."""
+    rng, problems = random.Random(seed), list[str]()
+    with tempfile.TemporaryDirectory(prefix="ingot-kill-") as name:
+        for n in range(count):
+            _killed_while_saving(Path(name), rng.uniform(0.0, 0.6))
+            problems += [f"kill {n}: {p}" for p in _damage_in(Path(name))]
+    print("\n".join(problems) or f"{count} kills: every file is whole")
+    return 1 if problems else 0
+
+
+def _killed_while_saving(folder: Path, after: float) -> None:
+    env = {**os.environ, "TMPDIR": str(folder)}
+    child = subprocess.Popen([sys.executable, "-c", SAVER, str(folder)], stdout=subprocess.PIPE, env=env)
+    assert child.stdout is not None
+    child.stdout.readline()
+    time.sleep(after)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+
+
+def _damage_in(folder: Path) -> list[str]:
+    import ingot
+
+    found = []
+    pte, page, saved = folder / "model.pte", folder / "report.html", folder / "folder"
+    if pte.exists() and pte.read_bytes()[4:6] != b"ET":
+        found.append("model.pte is no program")
+    if page.exists() and not page.read_text().rstrip().endswith("</html>"):
+        found.append("report.html is cut")
+    if saved.exists() and any(saved.iterdir()):
+        try:
+            ingot.Casting.load(saved)
+        except ingot.IngotError as e:
+            found.append(f"the folder does not load: {e}")
+    for rest in folder.glob("ingot-child-*"):
+        shutil.rmtree(rest, ignore_errors=True)
+    return found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m fuzz.soak", description=__doc__)
+    parser.add_argument("casts", type=int, nargs="?", default=500)
+    parser.add_argument("--mark", type=int, default=50, help="casts before the first measurement")
+    parser.add_argument("--every", type=int, default=50)
+    parser.add_argument("--kills", type=int, default=20)
+    asked = parser.parse_args()
+    grown = soak(asked.casts, asked.mark, asked.every) if asked.casts else 0
+    return max(grown, kills(asked.kills)) if asked.kills else grown
+
+
+if __name__ == "__main__":
+    sys.exit(main())

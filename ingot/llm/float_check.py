@@ -1,0 +1,62 @@
+"""Compare our decoder in float with `model()` of `transformers`, before anything is quantized.
+
+Verification compares the artefact with our decoder. Here our decoder is compared with the user's model, with its own
+attention, masks and position embeddings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from ingot.errors import InputError
+from ingot.llm.attention import PLAIN_MODEL
+from ingot.llm.decoder import Decoder
+from ingot.llm.kv_cache import kv_capacity_for, update_kv_cache
+from ingot.verify.metrics import sqnr
+
+FLOAT_DB = 60.0  # SQNR of the logits of each position. Rounding in float32 leaves 90 dB and more.
+CHECK_TOKENS = 80  # of the sample: two full chunks of a prompt, a partial chunk, and single tokens
+CHECK_SINGLES = 8  # tokens that are checked one after the other
+
+
+def check_decoder(decoder: Decoder, tokens: Sequence[int], chunk: int) -> None:
+    """Raise an InputError at the first position whose logits are not those of the model."""
+    sample = list(tokens)[: min(decoder.context, CHECK_TOKENS)]
+    if not sample:
+        raise InputError("the sample text has no tokens", hint="give some text")
+    with torch.no_grad():
+        wanted = decoder.model(input_ids=torch.tensor([sample]), use_cache=False).logits[0]
+        singles = sample[:CHECK_SINGLES]
+        _refuse_difference(decoder, wanted, stepwise_logits(decoder, singles, [1] * len(singles)), "token by token")
+        prompt = max(len(sample) - CHECK_SINGLES, 0)
+        widths = [*[chunk] * -(-prompt // chunk), *[1] * CHECK_SINGLES]
+        how = f"a prompt of {prompt} tokens in chunks of {chunk}, then token by token"
+        _refuse_difference(decoder, wanted, stepwise_logits(decoder, sample, widths, prompt), how)
+
+
+def stepwise_logits(decoder: Decoder, tokens: list[int], widths: Sequence[int], prompt: int = 0) -> Tensor:
+    """The logits of all positions, by steps of the given widths; a step does not cross the end of the prompt."""
+    cache, at, made = decoder.empty_cache(kv_capacity_for(len(tokens), decoder.context)), 0, list[Tensor]()
+    for width in widths:
+        part = tokens[at : min(at + width, prompt if at < prompt else len(tokens))]
+        if part:
+            logits, *new = decoder.step(0, *decoder.inputs_for(part, cache, at, width))
+            update_kv_cache(cache, new, at, len(part))
+            made.append(logits[-len(part) :])
+        at += len(part)
+    return torch.cat(made)
+
+
+def _refuse_difference(decoder: Decoder, wanted: Tensor, made: Tensor, how: str) -> None:
+    name = type(decoder.model).__name__
+    for position, (w, m) in enumerate(zip(wanted, made, strict=False)):
+        if bool(w.isnan().any()):
+            why = f"logits of token {position} are not a number"
+            raise InputError(f"{name} has no finite logits on the sample", why=why, hint="check its weights, or --text")
+        if (db := sqnr(w, m)) < FLOAT_DB:
+            where = f"token {position} of the sample, {how}"
+            why = f"SQNR of its float logits with a KV cache {db:.1f} dB, threshold {FLOAT_DB:.0f}"
+            raise InputError(f"unsupported decoder architecture {name}", where=where, why=why, hint=PLAIN_MODEL)

@@ -1,0 +1,63 @@
+"""What XNNPACK's partitioner accepts and its runtime refuses, or computes differently: kept out of delegates."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch.fx import Node
+
+from ingot.core.fx import has_symbols, value_of
+
+NO_DIMENSIONS = "XNNPACK takes and returns no tensor without dimensions"
+OTHER_RATIO = "XNNPACK resizes by the ratio of the sizes, and the given scale factor is another one"
+
+
+def unsupported_by_runtime(node: Node, values_read: Iterable[Node]) -> str | None:
+    """Why the op must stay outside; `values_read` are its operands that are no constants."""
+    if any(_is_scalar(n) for n in (node, *values_read)):
+        return NO_DIMENSIONS
+    name = getattr(node.target, "__name__", "")  # of edge ops too; their text is a whole schema
+    return OTHER_RATIO if name.endswith("upsample_bilinear2d.vec") and not _has_ratio_of_sizes(node) else None
+
+
+def _is_scalar(node: Node) -> bool:
+    val = value_of(node)
+    return isinstance(val, torch.Tensor) and val.dim() == 0
+
+
+def _has_ratio_of_sizes(node: Node) -> bool:
+    """upsample_bilinear2d.vec(x, size, align_corners, factors): with align_corners torch ignores the factors."""
+    if len(node.args) < 4 or not node.args[3] or node.args[2]:
+        return True
+    factors: Any = node.args[3]
+    before, after = value_of(node.args[0]).shape[2:], value_of(node).shape[2:]  # type: ignore[arg-type]
+    if has_symbols(before) or has_symbols(after):
+        return False
+    return all(math.isclose(b * f, a) for b, f, a in zip(before, factors, after, strict=True))
+
+
+def restrict(partitioner: Any) -> None:
+    """The partitioner asks these constraints too, and logs the reason as it logs its own."""
+    for config in partitioner.target_partitioner_configs.values():
+        config.check_constraints = _also(config.check_constraints)
+
+
+def _also(check: Callable[[Node, Any], bool]) -> Callable[[Node, Any], bool]:
+    def check_both(node: Node, program: Any) -> bool:
+        from executorch.backends.xnnpack.partition.config.xnnpack_config import why
+
+        reason = unsupported_by_runtime(node, _values_read(node, program))
+        if reason is not None:
+            why(node, reason=reason)
+        return reason is None and check(node, program)
+
+    return check_both
+
+
+def _values_read(node: Node, program: Any) -> list[Node]:
+    """Without parameters and other constants, which are part of the delegate."""
+    inputs = set(program.graph_signature.user_inputs)
+    return [n for n in node.all_input_nodes if n.op == "call_function" or (n.op == "placeholder" and n.name in inputs)]

@@ -1,0 +1,120 @@
+"""The fuzzer finds what is wrong: broken on purpose, each kind of finding is seen."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+import torch
+
+from fuzz import judge as judging
+from fuzz.damage import _outcome
+from fuzz.generate import draw_program
+from fuzz.judge import eager_outputs, judge
+from fuzz.mutate import damaged
+from fuzz.pool import run_all
+from fuzz.program import FuzzProgram, Input, Step, program_from
+from fuzz.shrink import shrink_program
+from fuzz.soak import Usage, _verdict
+from ingot.errors import InputError
+
+SMALL = FuzzProgram(
+    0, "xnnpack", {"i0": Input((1, 8))}, (Step("s0", "linear", ("i0",), {"out": 4, "bias": True}),), ("s0",)
+)
+WORKER = """
+import json, os, sys, time
+print(json.dumps({"ready": True}), flush=True)
+for line in sys.stdin:
+    seed = json.loads(line)["seed"]
+    if seed == 1: os.kill(os.getpid(), 11)
+    if seed == 2: time.sleep(600)
+    print(json.dumps({"seed": seed, "kind": "ok"}), flush=True)
+"""
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_a_seed_gives_one_program_that_runs(seed: int) -> None:
+    drawn = draw_program(seed)
+    assert draw_program(seed) == drawn
+    assert program_from(json.loads(drawn.to_json())).to_json() == drawn.to_json()
+    assert len(eager_outputs(drawn)) == drawn.batches
+
+
+def test_a_worker_that_dies_or_hangs_is_replaced() -> None:
+    """The seed is known, and the run goes on."""
+    requests = ({"seed": s, "target": "x"} for s in range(5))
+    found = {r["seed"]: a["kind"] for r, a in run_all(requests, 2, 1.0, (sys.executable, "-c", WORKER))}
+    assert found == {0: "ok", 1: "died", 2: "hang", 3: "ok", 4: "ok"}
+
+
+def test_the_judge_sees_wrong_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ingot's own check passes here, so only the judge can tell."""
+    assert judge(SMALL).kind == "ok"
+    run = judging.run_by_itself
+    monkeypatch.setattr(judging, "run_by_itself", lambda *a: [[-t for t in b] for b in run(*a)])
+    assert judge(SMALL).signature == "wrong: passed the check, far from the model"
+
+
+def test_the_judge_sees_another_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = judging.run_by_itself
+    monkeypatch.setattr(judging, "run_by_itself", lambda *a: [[t.double() for t in b] for b in run(*a)])
+    assert judge(SMALL).kind == "wrong"
+
+
+def test_the_judge_sees_a_bare_exception(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(program: FuzzProgram) -> Any:
+        raise KeyError("x")
+
+    monkeypatch.setattr(judging, "cast_program", broken)
+    assert judge(SMALL).kind == "crashed"
+
+
+def test_a_program_is_shrunk_to_what_fails() -> None:
+    steps = [Step("s1", "relu", ("s0",)), Step("s2", "softmax", ("s1",), {"dim": -1}), Step("s3", "abs", ("s2",))]
+    large = replace(SMALL, steps=(*SMALL.steps, *steps), outputs=("s3", "s1"), recipe={"range": "mse"}, returns="dict")
+    small = shrink_program(large, lambda p: any(s.op == "softmax" for s in p.steps), 30)
+    assert [s.op for s in small.steps] == ["softmax"]
+    assert (small.recipe, small.batches, len(small.outputs)) == ({}, 1, 1)
+
+
+def test_damage_is_damage() -> None:
+    data = json.dumps({"a": [1, 2, {"b": "text"}], "c": 0.5}).encode()
+    made = [damaged(Random(i), data, [b"other"]) for i in range(200)]
+    assert sum(m != data for m in made) > 190
+    assert len(set(made)) > 150
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(InputError("no"), "refused"), (KeyError("x"), "crashed"), (SystemExit(1), "crashed")]
+)
+def test_only_our_errors_are_refusals(error: BaseException, kind: str) -> None:
+    def read(folder: Path) -> None:
+        raise error
+
+    assert _outcome(read, Path())["kind"] == kind
+
+
+GOOD = Usage(50, 1000.0, 10, 10, 20, 1, 3)
+
+
+@pytest.mark.parametrize(
+    "change", [{"megabytes": 1100.0}, {"descriptors": 30}, {"children": 3}, {"temporary_files": 90}]
+)
+def test_growth_is_seen(change: dict[str, Any]) -> None:
+    assert _verdict(GOOD, replace(GOOD, casts=500), []) == 0
+    assert _verdict(GOOD, replace(GOOD, **change), []) == 1
+    assert _verdict(GOOD, GOOD, ["a file"]) == 1
+
+
+def test_float_artefacts_are_held_to_a_higher_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = replace(SMALL, recipe={"quantize": False})
+    run = judging.run_by_itself
+    monkeypatch.setattr(
+        judging, "run_by_itself", lambda *a: [[t + 0.02 * torch.ones_like(t) for t in b] for b in run(*a)]
+    )
+    assert judge(program).signature == "wrong: float artefact far from the model"
