@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingot.rewrite import pool3d
+from ingot.rewrite import bilinear_factors, pool3d
 from ingot.targets.arm.decompositions import ArmDecompositions
 from ingot.targets.arm.device import Device
 from ingot.targets.arm.gather_as_linear import GatherAsLinear
@@ -11,4 +11,10 @@ from ingot.targets.base import RewriteRule
 
 
 def arm_rules(device: Device) -> tuple[RewriteRule, ...]:
-    return (pool3d.RULE, GatherAsLinear(device), ArmDecompositions(device), WhereAsMulAdd(device))
+    return (
+        pool3d.RULE,
+        bilinear_factors.RULE,
+        GatherAsLinear(device),
+        ArmDecompositions(device),
+        WhereAsMulAdd(device),
+    )
