@@ -59,8 +59,8 @@ _MISSING = tuple(
 )  # fmt: skip
 _BY_TORCH = TorchDecompositions(_runs_nowhere, frozenset(op for rule in _MISSING for op in rule.functions))
 _EARLY = (
-    pool1d, unbatched, constant_adds, slice_scatter, strided_slice, upsample_nearest, upsample_bilinear_factors, hardsigmoid,
-    softplus, elu,
+    pool1d, unbatched, constant_adds, slice_scatter, strided_slice, upsample_nearest, upsample_bilinear_factors,
+    hardsigmoid, softplus, elu,
 )  # fmt: skip
 _LATE = (
     attention, matmul, softmax, layer_norm, mean, reduce_sum, scalar_operands, expand, permute_chains,
