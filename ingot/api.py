@@ -141,7 +141,7 @@ def _cast_static(
     with steps("record") as tick:
         ranges = record(program, calibration, on_batch=lambda n: tick(n, None))
     checked = validation or split.data
-    program = replace(program, notes=(*program.notes, *_unsplit_note(program, split)))
+    program = replace(program, notes=(*program.notes, *_unsplit_note(program, split, validation)))
     return _for_each(names, lambda name: _cast_for(name, program, ranges, recipe, checked, steps.fork(), on_mismatch))
 
 
@@ -155,8 +155,8 @@ def _split(program: Program, data: Data, recipe: Recipe) -> tuple[Iterator[Batch
     return split.recorded(calibration), split, validation
 
 
-def _unsplit_note(program: Program, split: Split) -> list[str]:
-    if not program.state or split.count < LEAST_BATCHES:
+def _unsplit_note(program: Program, split: Split, validation: CheckData | None) -> list[str]:
+    if validation is not None or not program.state or split.count < LEAST_BATCHES:
         return []
     return ["the program has state, so its batches are one sequence: none was held out, it is verified on the first"]
 
@@ -204,7 +204,7 @@ def _cast_weight_only(
     calibration, given = ([_in_float32(b) for b in own_batches(some)] if some is not None else None for some in data)
     recorded, split, validation = _split(program, (calibration or [], given), recipe)
     batches = [program.flatten(b) for b in recorded]
-    program = replace(program, notes=(*program.notes, *_unsplit_note(program, split)))
+    program = replace(program, notes=(*program.notes, *_unsplit_note(program, split, validation)))
     checked = validation or (split.data if split.count else None)
     facts = (weights, batches, recipe)
     return _for_each(names, lambda n: cast_weights(program, n, *facts, steps.fork(), on_mismatch, checked=checked))

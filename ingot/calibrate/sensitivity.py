@@ -134,9 +134,10 @@ def _vjp(results: list[Tensor], leaves: list[Tensor], gradients: list[Tensor]) -
 def _with_gradient(node: Node, env: dict[Node, Any]) -> tuple[Any, Leaves]:
     """The results of an op, and its differentiable operands. A batch norm refuses its statistics as such.
 
-    A mutating or non-differentiable op has none: it stops the gradient.
+    A mutating or non-differentiable op has none: it stops the gradient. With one, it would write it into the state.
     """
-    for with_constants in (True, False):
+    schema = getattr(node.target, "_schema", None)
+    for with_constants in (True, False) if schema is None or not schema.is_mutable else ():
         leaves: Leaves = []
         with suppress(RuntimeError), torch.enable_grad():
             args, kwargs = map_arg((node.args, node.kwargs), _leaf_maker(env, leaves, with_constants))

@@ -83,7 +83,7 @@ class OutputCheck:
     name: str
     sqnr_db: float
     max_abs_error: float
-    worst_channel_db: float  # to the float model; of channels, rows and groups whose signal is above the noise
+    worst_channel_db: float  # the lowest SQNR to the float model of a channel whose signal is above the noise
     faithful_db: float
     problem: str | None = None
     disagrees: bool = False  # the problem: artefact and quantized graph disagree, so quantization is not its cause

@@ -71,7 +71,8 @@ def _judge_numbers(check: OutputCheck, given: Compared, min_sqnr_db: float) -> O
     far = _far(check.sqnr_db, min_sqnr_db) or _far_group(groups, min_sqnr_db) or _ruined(found)
     return replace(
         check, problem=strayed or far, disagrees=strayed is not None, worst=found[0].slice if found else None,
-        worst_channel_db=min([check.sqnr_db, *map(_worst_db, sums)]), groups_db=groups if len(groups) > 1 else (),
+        worst_channel_db=min([check.sqnr_db, *map(_worst_db, _channels_of(sums))]),
+        groups_db=groups if len(groups) > 1 else (),
     )  # fmt: skip
 
 
@@ -138,6 +139,14 @@ def _place(s: SliceCheck) -> str:
 
 def _evidence(s: SliceCheck) -> str:
     return f"{s.values} values, {s.samples:.3g} independent, chance {s.chance:.0e}"
+
+
+def _channels_of(sums: Sequence[Slices]) -> list[Slices]:
+    """The slices that are channels; along axis 1 where channels are not known."""
+    kinds = [s.view.kind.removesuffix(" in group") for s in sums]
+    kind = next((k for k in ("channel", "axis 1") if k in kinds), "output")
+    most = max(s.view.groups for s in sums)
+    return [s for s, k in zip(sums, kinds, strict=True) if k == kind and s.view.groups == most]
 
 
 def _worst_db(slices: Slices) -> float:

@@ -28,6 +28,8 @@ MOST_JUDGED = 64  # the slices of a view that differ most
 TESTS = 3  # of each slice
 LEVELS = tuple(4.0**k for k in range(-3, 2))  # at which differences are counted, in units of the noise
 STEP = 12.0  # the square of a step, in units of its rounding noise
+TWO_STEPS = 2 * STEP
+FEWEST_SAMPLES = 8  # fewer do not tell that a slice is ruined
 
 
 @dataclass(frozen=True)
@@ -71,14 +73,16 @@ def _chance(
     """The smallest of three: by the difference to the graph, by the error, by how often values differ elsewhere."""
     samples, known = max(1.0, float(slices.samples[i])), float(pooled.known[i])
     variance, found = float(pooled.variance[i]), [1.0]
+    # A step in a value or two is a tie. It says little where the graph is constant: nothing is known of its noise then.
+    usual = max(variance, min(1.0, TWO_STEPS / float(slices.count[i])))
     if variance == 0:  # rounding changes nothing here, as far as was seen: a step function, such as a mask
         return _count_chance(i, slices, counts) if counts is not None and counts.noisy_values else 0.0
     if graph[i] > MOST_NOISE * noise[i]:
-        found.append(variance_chance(float(graph[i]) / variance / TIE_NOISE, samples, known))
+        found.append(variance_chance(float(graph[i]) / usual / TIE_NOISE, samples, known))
         if counts is not None:
             found.append(_count_chance(i, slices, counts))
     if error[i] > MOST_ERROR * noise[i]:
-        found.append(variance_chance(float(error[i]) / variance, samples, known))
+        found.append(variance_chance(float(error[i]) / usual, samples, known))
     return min(found)
 
 
@@ -124,6 +128,7 @@ def _ruined(slices: Slices, tests: int) -> Iterator[Suspect]:
     total, values = (_of_group(x, view.size) for x in (slices.error, slices.count))
     others = (total - slices.error) / (values - slices.count).clamp(min=1)
     lost = (error >= (1 - 1e-6) * signal) & (signal > others) & (error > STEP * others) & (error > floor)
+    lost &= slices.samples >= FEWEST_SAMPLES
     for i in lost.nonzero().flatten().tolist()[:MOST_JUDGED]:
         kept = torch.arange(len(error)) != i
         typical, weight = typical_variance(error[kept], slices.samples[kept])

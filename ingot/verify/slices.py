@@ -102,14 +102,12 @@ def summed(given: Differences, view: View) -> Slices:
 
     count, noise = total(lambda i: given.finite[i].double()), total(lambda i: given.noise[i].square())
     fourth = total(lambda i: given.noise[i].square().square())
-    # A variance that few values make up is known from few values: a Gaussian has a kurtosis of 3.
-    known = torch.where(fourth > 0, 3 * noise.square() / fourth, 0.0)
     share = independent_share(given.noise, view)
     return Slices(
         view, count, total(lambda i: given.graph[i].square()), noise,
         total(lambda i: (given.graph[i] + given.noise[i]).square()), total(lambda i: given.floor[i].square()),
         total(lambda i: given.signal[i].square()), total(lambda i: given.signal[i]) / count.clamp(min=1),
-        torch.minimum(known, count) * share, share,
+        _known_from(noise, fourth, count) * share, share,
     )  # fmt: skip
 
 
@@ -118,11 +116,21 @@ def with_noisy_runs(given: Differences, slices: Slices) -> Slices:
 
     Where the graph is constant, its difference from the float model is not noise, but the signal that was lost.
     """
-    runs = [slice_sums((t.square() for t in run), slices.view) for run in given.noisy]
-    # Two runs differ by the noise of both.
-    noise = torch.stack(runs).mean(0) / 2
-    samples = torch.where(noise > slices.noise, slices.count * slices.share, slices.samples)
-    return replace(slices, noise=torch.maximum(slices.noise, noise), samples=samples)
+    squares, fourths = (
+        torch.stack([slice_sums((t.abs() ** power for t in run), slices.view) for run in given.noisy])
+        for power in (2, 4)
+    )
+    noise = squares.mean(0) / 2  # two runs differ by the noise of both
+    samples = _known_from(squares, fourths, slices.count).mean(0) * slices.share
+    larger = noise > slices.noise
+    return replace(
+        slices, noise=torch.maximum(slices.noise, noise), samples=torch.where(larger, samples, slices.samples)
+    )
+
+
+def _known_from(squares: Tensor, fourths: Tensor, count: Tensor) -> Tensor:
+    """From how many values a variance is known: few, if few make it up. A Gaussian has a kurtosis of 3."""
+    return torch.minimum(torch.where(fourths > 0, 3 * squares.square() / fourths, 0.0), count)
 
 
 def slice_sums(values: Iterator[Tensor], view: View) -> Tensor:

@@ -98,6 +98,9 @@ def test_a_program_with_state_skips_no_batch_and_says_so() -> None:
     assert casting.needed_evidence.ranges is not None
     assert casting.needed_evidence.ranges.batches == 16
     assert any("none was held out" in n for n in casting.notes)
+    data: Any = {"calibration": batches(16), "validation": batches(3)}
+    judged_otherwise = ingot.cast(Accumulator().eval(), batches(1)[0], target="xnnpack", **data)
+    assert not any("none was held out" in n for n in judged_otherwise.notes)
 
 
 def test_validation_data_that_does_not_fit_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -88,3 +88,25 @@ def recurrent(kind: Any, size: tuple[int, ...]) -> None:
     assert check is not None
     assert check.outputs[0].faithful_db > 60
     assert check.outputs[0].sqnr_db > 25
+
+
+class SelfAttention(nn.Module):
+    """Query, key and value biases are parts of one parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.attention = nn.MultiheadAttention(32, 4, batch_first=True)
+        nn.init.normal_(self.attention.in_proj_bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(x, x, x, need_weights=False)[0]
+
+
+@pytest.mark.parametrize("how", [{"weights": "8da8w"}, {"recipe": {"quantize": False}}, {}], ids=str)
+def test_the_biases_of_a_fused_projection(how: dict[str, Any]) -> None:
+    batches = [(torch.randn(1, 5, 32),) for _ in range(4)]
+    check = ingot.cast(SelfAttention().eval(), batches[0], target="xnnpack", calibration=batches, **how).check
+    assert check is not None
+    assert check.outputs[0].faithful_db > 40
+    assert check.outputs[0].sqnr_db > 25

@@ -143,6 +143,27 @@ def test_what_does_not_match_is_still_right(name: str) -> None:
     torch.testing.assert_close(legal.program.module(*inputs)[0], forward(*inputs))
 
 
+def test_rounding_to_hundreds_is_no_constant() -> None:
+    """It makes zeros of the small values of a probe."""
+    x = torch.tensor([144.4, 155.5, -166.6, 20.0])
+    program = ingot.capture(Wrap(lambda x: torch.round(x, decimals=-2)), (x,))
+    torch.testing.assert_close(program.module(x)[0], torch.tensor([100.0, 200.0, -200.0, 0.0]))
+
+
+def test_the_replacement_of_an_op_that_runs_nowhere_is_kept_though_it_fragments() -> None:
+    _, legal = forms(lambda x: torch.round(x * 3, decimals=1) * 2, (X3,), ())
+    assert any("more delegate bound" in r for r in legal.rewrites), legal.rewrites
+    assert not any("not used" in r for r in legal.rewrites)
+
+
+def test_a_convolution_behind_a_reshape_keeps_its_statistics() -> None:
+    """So it is planned in int8: without them it would stay in float."""
+    net = nn.Sequential(nn.Conv3d(4, 3, 3), nn.ReLU())
+    plan = ingot.plan(program := ingot.capture(net, (X5,)), ingot.record(program, [(X5,)]), "xnnpack")
+    weights = [d.qparams for d in plan.decisions if "conv" in d.point.node and d.point.operand == 1]
+    assert [q.dtype if q else "float" for q in weights] == ["int8"]
+
+
 def test_a_rule_can_be_switched_off_by_name() -> None:
     program = ingot.capture(nn.LayerNorm(4), (X3,))
     without = rewrite_for(program, find_target("xnnpack"), Recipe(disabled_rewrites=("layer-norm-as-matmul",)))
