@@ -19,7 +19,7 @@ from ingot.errors import CaptureError, IngotError, InputError, first_sentence, n
 from ingot.patches.speed_contexts import lazy_codegen
 from ingot.rewrite.fragmentation import Fragmentation, fragmentation
 from ingot.rewrite.rule import Rule
-from ingot.targets.base import Target
+from ingot.targets.base import RewriteRule, Target
 
 AbilityQuery = Callable[[Node], Any]
 
@@ -50,7 +50,7 @@ _known_rewrites: WeakKeyDictionary[Program, dict[Any, Rewritten]] = WeakKeyDicti
 
 @gc_paused()
 def _rewritten(
-    program: Program, disabled: tuple[str, ...], rules: tuple[Rule, ...], ask: AbilityQuery | None
+    program: Program, disabled: tuple[str, ...], rules: tuple[RewriteRule, ...], ask: AbilityQuery | None
 ) -> Rewritten:
     for name in disabled:
         if name not in {r.name for r in rules}:
