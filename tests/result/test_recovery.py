@@ -18,7 +18,6 @@ from tests.support.requirements import need
 from tests.support.wrong_kernels import (
     Net,
     dying_on_hardswish,
-    hardswish_that_does_not_load,
     sharpened,
     sigmoid_for_tanh,
 )
@@ -135,21 +134,6 @@ def test_a_saved_casting_can_be_checked_again(tmp_path: Any) -> None:
     assert ingot.verify(casting, IMAGES).passed
     assert "hardswish" in casting.needed_evidence.target.lowering.barred
     assert json.loads((tmp_path / "out" / "plan.json").read_text())["settings"]["host_ops"].keys() == {"hardswish"}
-
-
-def test_ops_with_which_a_program_does_not_load_run_on_the_host_and_no_others() -> None:
-    def twice(x: torch.Tensor) -> torch.Tensor:
-        return F.hardswish(torch.sigmoid(F.hardswish(x)) * 2)
-
-    with hardswish_that_does_not_load():
-        assert "does not load" in fails_without_recovery(twice, "xnnpack")
-        casting = cast(twice)
-        assert casting.check is not None
-        assert casting.check.passed
-        barred = casting.plan.settings["host_ops"]
-        assert barred.keys() == {"hardswish", "hardswish_1"}
-        for name in barred:  # minimal: it does not load with one of them inside the delegate
-            assert "does not load" in fails_without_recovery(twice, "xnnpack", host_ops=[name])
 
 
 def test_an_op_that_crashes_the_runtime_runs_in_another_precision() -> None:
@@ -269,18 +253,6 @@ def test_an_op_that_kills_arms_passes_runs_elsewhere() -> None:
     assert any("Shift should be in range [2, 62]; it runs inside the delegate, in int8" in n for n in casting.notes)
     assert {d.qparams.dtype for d in casting.plan if d.point.node == "conv2d_1" and d.qparams} <= {"int8", "int32"}
     assert casting.plan.qparams("relu").dtype == "int16"
-
-
-@dies
-def test_weight_only_casts_recover_too() -> None:
-    net = nn.Sequential(nn.Linear(64, 64), nn.Hardswish(), nn.Linear(64, 32)).eval()
-    rows = [(torch.randn(4, 64, generator=torch.Generator().manual_seed(i)),) for i in range(2)]
-    casting = ingot.cast(net, rows[0], target="xnnpack", calibration=rows, weights="8da8w")
-    assert casting.check is not None
-    assert casting.check.passed
-    assert casting.plan.settings["host_ops"].keys() == {"hardswish"}
-    assert {h.reason.split(":")[0] for h in casting.host_ops} == {"xnnpack fails on it"}
-    assert casting.layers
 
 
 @dies
