@@ -18,6 +18,7 @@ import tempfile
 import time
 import warnings
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,13 +71,13 @@ def _children() -> list[int]:
     return [int(p) for p in text.split()]
 
 
-def cast_number(number: int) -> str:
+def cast_number(number: int, targets: Sequence[str]) -> str:
     """Several nets and targets in turn; a refusal is a result too."""
     import ingot
     from fuzz.generate import draw_program
     from fuzz.judge import cast_program, eager_outputs
 
-    program = draw_program(number, TARGETS[number % len(TARGETS)])
+    program = draw_program(number, targets[number % len(targets)])
     try:
         eager_outputs(program)
         cast_program(program)
@@ -87,7 +88,7 @@ def cast_number(number: int) -> str:
     return "cast"
 
 
-def soak(casts: int, first_mark: int, every: int) -> int:
+def soak(casts: int, first_mark: int, every: int, targets: Sequence[str]) -> int:
     """0 if nothing grew between the first mark and the last."""
     _quiet()
     with tempfile.TemporaryDirectory(prefix="ingot-soak-") as folder:
@@ -95,7 +96,7 @@ def soak(casts: int, first_mark: int, every: int) -> int:
         os.environ["TMPDIR"] = folder
         marks, outcomes, types = list[Usage](), Counter[str](), Counter[str]()
         for n in range(1, casts + 1):
-            outcomes[cast_number(n)] += 1
+            outcomes[cast_number(n, targets)] += 1
             if n in (first_mark, casts) or (n > first_mark and n % every == 0):
                 marks.append(usage_now(n))
                 print(marks[-1], flush=True)
@@ -209,9 +210,10 @@ def main() -> int:
     parser.add_argument("casts", type=int, nargs="?", default=500)
     parser.add_argument("--mark", type=int, default=50, help="casts before the first measurement")
     parser.add_argument("--every", type=int, default=50)
+    parser.add_argument("--targets", nargs="+", default=TARGETS, help="in turn")
     parser.add_argument("--kills", type=int, default=20)
     asked = parser.parse_args()
-    grown = soak(asked.casts, asked.mark, asked.every) if asked.casts else 0
+    grown = soak(asked.casts, asked.mark, asked.every, asked.targets) if asked.casts else 0
     return max(grown, kills(asked.kills)) if asked.kills else grown
 
 

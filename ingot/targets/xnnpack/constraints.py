@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from ingot.core.fx import has_symbols, value_of
+from ingot.core.fx import value_of
+from ingot.rewrite.upsample_bilinear_factors import factors_are_ratios
 
 NO_DIMENSIONS = "XNNPACK takes and returns no tensor without dimensions"
 MAX_DIMENSIONS = 6  # XNN_MAX_TENSOR_DIMS of its header; a delegate with more does not load
@@ -23,7 +23,7 @@ def unsupported_by_runtime(node: Node, values_read: Iterable[Node]) -> str | Non
     if any(_rank(n) > MAX_DIMENSIONS for n in (node, *values_read)):
         return f"XNNPACK's tensors have at most {MAX_DIMENSIONS} dimensions"
     name = getattr(node.target, "__name__", "")  # of edge ops too; their text is a whole schema
-    return OTHER_RATIO if name.endswith("upsample_bilinear2d.vec") and not _has_ratio_of_sizes(node) else None
+    return OTHER_RATIO if name.endswith("upsample_bilinear2d.vec") and not factors_are_ratios(node) else None
 
 
 def _is_scalar(node: Node) -> bool:
@@ -34,17 +34,6 @@ def _rank(node: Node) -> int:
     """Dimensions of a tensor; -1 of what is none."""
     val = value_of(node)
     return val.dim() if isinstance(val, torch.Tensor) else -1
-
-
-def _has_ratio_of_sizes(node: Node) -> bool:
-    """upsample_bilinear2d.vec(x, size, align_corners, factors): with align_corners torch ignores the factors."""
-    if len(node.args) < 4 or not node.args[3] or node.args[2]:
-        return True
-    factors: Any = node.args[3]
-    before, after = value_of(node.args[0]).shape[2:], value_of(node).shape[2:]  # type: ignore[arg-type]
-    if has_symbols(before) or has_symbols(after):
-        return False
-    return all(math.isclose(b * f, a) for b, f, a in zip(before, factors, after, strict=True))
 
 
 def restrict(partitioner: Any) -> None:

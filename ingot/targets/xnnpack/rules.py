@@ -38,6 +38,7 @@ from ingot.rewrite import (
     softplus,
     strided_slice,
     unbatched,
+    upsample_bilinear_factors,
     upsample_nearest,
 )
 from ingot.rewrite.torch_decompositions import TorchDecompositions
@@ -58,7 +59,8 @@ _MISSING = tuple(
 )  # fmt: skip
 _BY_TORCH = TorchDecompositions(_runs_nowhere, frozenset(op for rule in _MISSING for op in rule.functions))
 _EARLY = (
-    pool1d, unbatched, constant_adds, slice_scatter, strided_slice, upsample_nearest, hardsigmoid, softplus, elu,
+    pool1d, unbatched, constant_adds, slice_scatter, strided_slice, upsample_nearest, upsample_bilinear_factors,
+    hardsigmoid, softplus, elu,
 )  # fmt: skip
 _LATE = (
     attention, matmul, softmax, layer_norm, mean, reduce_sum, scalar_operands, expand, permute_chains,
