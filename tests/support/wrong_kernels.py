@@ -44,22 +44,44 @@ def stretched(x: torch.Tensor) -> torch.Tensor:
     return nn.functional.interpolate(x, scale_factor=1.7, mode="bilinear")
 
 
+def _visitors() -> dict[str, Any]:
+    """What XNNPACK serializes each op with."""
+    from executorch.backends.xnnpack.operators.node_visitor import _node_visitor_dict
+
+    return _node_visitor_dict
+
+
 @contextmanager
 def sigmoid_for_tanh() -> Iterator[None]:
     """XNNPACK computes a sigmoid where the graph has a tanh."""
-    from executorch.backends.xnnpack.operators.op_sigmoid import SigmoidVisitor
-    from executorch.backends.xnnpack.operators.op_tanh import TanhVisitor
-
-    with patch.object(TanhVisitor, "define_node", SigmoidVisitor.define_node):
+    visitors = _visitors()
+    with patch.dict(visitors, {"aten.tanh.default": visitors["aten.sigmoid.default"]}):
         yield
 
 
 @contextmanager
 def dying_on_hardswish(words: str) -> Iterator[None]:
     """XNNPACK's serializer raises at each hardswish."""
-    from executorch.backends.xnnpack.operators.op_hardswish import HardswishVisitor
 
-    with patch.object(HardswishVisitor, "define_node", side_effect=AssertionError(words)):
+    def dies(*_: Any) -> None:
+        raise AssertionError(words)
+
+    with patch.object(_visitors()["aten.hardswish.default"], "define_node", dies):
+        yield
+
+
+@contextmanager
+def hardswish_that_does_not_load() -> Iterator[None]:
+    """XNNPACK serializes each hardswish as an elu with parameters that its runtime refuses."""
+    from executorch.backends.xnnpack.serialization.xnnpack_graph_schema import XNNELU, XNode
+
+    def spoilt(self: Any, node: Any, graph: Any, ids: dict[Any, int], debug_handle: int) -> None:
+        self.define_nodes_tensor_inputs_outputs(node, graph, ids)
+        read = ids[node.all_input_nodes[0]]
+        elu = XNNELU(alpha=-1.0, input_id=read, output_id=ids[node], flags=0)
+        graph.xnodes.append(XNode(xnode_union=elu, debug_handle=debug_handle))
+
+    with patch.object(_visitors()["aten.hardswish.default"], "define_node", spoilt):
         yield
 
 
