@@ -184,7 +184,6 @@ DRAW = {
     aten.rrelu.default: lambda draw: ((a_value(draw), draw.random() / 2, 0.5), {}),
     aten.bilinear.default: a_bilinear,
     aten.upsample_bicubic2d.vec: lambda draw: a_resampling(draw, 2),
-    aten._upsample_bicubic2d_aa.vec: lambda draw: a_resampling(draw, 2),
     aten.upsample_trilinear3d.vec: lambda draw: a_resampling(draw, 3),
     aten.max_pool3d.default: lambda draw: a_max_pool(draw, 3),
     aten.avg_pool3d.default: lambda draw: an_avg_pool(draw, 3),
