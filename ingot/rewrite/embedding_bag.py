@@ -33,8 +33,8 @@ def bags_of_rows(
 
 def _padded_bags(weight: Tensor, *args: Any) -> tuple[Tensor, None, None, None]:
     """Here a negative padding index counts from the end, and None means none."""
-    *others, padding_idx = args
-    return bags_of_rows(weight, *others, -1 if padding_idx is None else padding_idx % weight.shape[0])
+    padding_idx = -1 if args[-1] is None else args[-1] % weight.shape[0]
+    return bags_of_rows(weight, *args[:-1], padding_idx=padding_idx)
 
 
 def _members(indices: Tensor, offsets: Tensor, include_last_offset: bool) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -165,7 +166,7 @@ def an_embedding_bag(draw: random.Random) -> Any:
     return (weight, indices, ends, False, mode, False, weights, last, padding), {}
 
 
-DRAW = {
+DRAW: dict[Any, Any] = {
     aten.conv3d.default: lambda draw: a_conv(draw, 3),
     aten.conv_transpose3d.input: lambda draw: a_conv_transpose(draw, 3),
     aten.conv1d.default: lambda draw: a_conv(draw, 1, 0.2),
@@ -190,8 +191,11 @@ DRAW = {
     aten.max_pool1d_with_indices.default: lambda draw: a_max_pool(draw, 1),
     aten.max_pool2d_with_indices.default: lambda draw: a_max_pool(draw, 2),
     aten.max_pool3d_with_indices.default: lambda draw: a_max_pool(draw, 3),
-    **{getattr(aten, f"adaptive_{kind}_pool{rank}d").default: (lambda draw, rank=rank: an_adaptive_pool(draw, rank))
-       for kind in ("avg", "max") for rank in (1, 2, 3)},
+    **{
+        getattr(aten, f"adaptive_{kind}_pool{rank}d").default: partial(an_adaptive_pool, rank=rank)
+        for kind in ("avg", "max")
+        for rank in (1, 2, 3)
+    },
     aten.median.default: lambda draw: ((a_value(draw),), {}),
     aten.median.dim: lambda draw: ((*along_a_dim(draw), draw.random() < 0.5), {}),
     aten.kthvalue.default: a_kth_value,
