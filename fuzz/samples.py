@@ -31,6 +31,7 @@ class FileKind:
     folder: str
     file: str
     read: Callable[[Path], Any]
+    signed: bool = False  # its digest in casting.json is that of the damaged file: the reader behind it is tested
 
 
 def sample_net() -> nn.Module:
@@ -82,9 +83,10 @@ def _make_checkpoint(folder: Path) -> None:
 
 def _make_decoder(folder: Path) -> None:
     """A folder as `ingot generate` opens it."""
+    from ingot.llm.decoder import KVHeads
     from ingot.llm.generation import DecoderSpec
 
-    (folder / "decoder.json").write_text(DecoderSpec(16, 2, ((2, 4), (2, 4)), (1,)).to_json())  # type: ignore[arg-type]
+    (folder / "decoder.json").write_text(DecoderSpec(16, 2, KVHeads(2, 4, 10000.0), (1,)).to_json())
 
 
 # ---- readers ----
@@ -195,6 +197,10 @@ KINDS: dict[str, FileKind] = {
     "casting-ranges": FileKind("casting", "ranges.json", _casting),
     "casting-pte": FileKind("casting", "model.pte", _casting),
     "casting-float": FileKind("casting", "float.pt2", _casting),
+    **{
+        f"signed-{f}": FileKind("casting", f, _casting, True)
+        for f in ("plan.json", "ranges.json", "model.pte", "float.pt2")
+    },
     "decoder.json": FileKind("decoder", "decoder.json", _session),
     "decoder-pte": FileKind("decoder", "model.pte", _session),
     "safetensors": FileKind("checkpoint", "model.safetensors", _checkpoint),
