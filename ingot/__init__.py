@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from ingot.core.artefact import HostOp as HostOp
     from ingot.core.artefact import OutputCheck as OutputCheck
     from ingot.core.artefact import ProgramIO as ProgramIO
+    from ingot.core.artefact import SliceCheck as SliceCheck
     from ingot.core.artefact import TensorInfo as TensorInfo
     from ingot.errors import ArtefactError as ArtefactError
     from ingot.errors import CaptureError as CaptureError
@@ -89,6 +90,7 @@ _PUBLIC = {
         "HostOp",
         "OutputCheck",
         "ProgramIO",
+        "SliceCheck",
         "TensorInfo",
     ),
     "ingot.errors": (

@@ -30,8 +30,10 @@ from ingot.quantize.memory_format import channels_last_names, with_channels_last
 from ingot.quantize.pt2e import quantize
 from ingot.quantize.qat import Training, prepare_qat
 from ingot.result.casting import Casting
-from ingot.result.lower_and_verify import check_of, localized, lowered, run_and_compare, verified
+from ingot.result.lower_and_verify import QuantizedProgram, check_of, judged, localized, lowered, run_and_compare
+from ingot.result.recovery.recover import lowered_and_checked
 from ingot.rewrite.apply import rewrite_for
+from ingot.targets.barred import Bar, host_bars, with_bars
 from ingot.targets.base import Target
 from ingot.targets.registry import Availability, available_targets, find_target
 from ingot.verify.localize.finding import Finding
@@ -139,7 +141,7 @@ def _cast_static(
     with steps("record") as tick:
         ranges = record(program, calibration, on_batch=lambda n: tick(n, None))
     checked = validation or split.data
-    program = replace(program, notes=(*program.notes, *_unsplit_note(program, split)))
+    program = replace(program, notes=(*program.notes, *_unsplit_note(program, split, validation)))
     return _for_each(names, lambda name: _cast_for(name, program, ranges, recipe, checked, steps.fork(), on_mismatch))
 
 
@@ -153,8 +155,8 @@ def _split(program: Program, data: Data, recipe: Recipe) -> tuple[Iterator[Batch
     return split.recorded(calibration), split, validation
 
 
-def _unsplit_note(program: Program, split: Split) -> list[str]:
-    if not program.state or split.count < LEAST_BATCHES:
+def _unsplit_note(program: Program, split: Split, validation: CheckData | None) -> list[str]:
+    if validation is not None or not program.state or split.count < LEAST_BATCHES:
         return []
     return ["the program has state, so its batches are one sequence: none was held out, it is verified on the first"]
 
@@ -179,9 +181,13 @@ def _cast_for(
     target: str, program: Program, ranges: Ranges, recipe: Recipe, data: CheckData, steps: Steps,
     on_mismatch: OnMismatch,
 ) -> Casting:  # fmt: skip
-    with steps("plan"):
-        made = plan(program, ranges, target, recipe=recipe)
-    return verified(_lower(program, made, recipe, steps), data, steps, on_mismatch, ranges)
+    def make(settings: Recipe, bars: tuple[Bar, ...]) -> QuantizedProgram:
+        with steps("plan"):
+            made = _plan(program, ranges, target, settings, bars)
+        return _quantized(program, made, settings, steps)
+
+    casting, check = lowered_and_checked(make, recipe, data.batches, steps, on_mismatch)
+    return judged(casting, check, data, steps, on_mismatch, ranges)
 
 
 def _cast_weight_only(
@@ -198,7 +204,7 @@ def _cast_weight_only(
     calibration, given = ([_in_float32(b) for b in own_batches(some)] if some is not None else None for some in data)
     recorded, split, validation = _split(program, (calibration or [], given), recipe)
     batches = [program.flatten(b) for b in recorded]
-    program = replace(program, notes=(*program.notes, *_unsplit_note(program, split)))
+    program = replace(program, notes=(*program.notes, *_unsplit_note(program, split, validation)))
     checked = validation or (split.data if split.count else None)
     facts = (weights, batches, recipe)
     return _for_each(names, lambda n: cast_weights(program, n, *facts, steps.fork(), on_mismatch, checked=checked))
@@ -234,11 +240,15 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: RecipeLike = 
     """Solve for the quantization of every value on `target`, with reasons."""
     if ranges.fingerprint != program.fingerprint:
         raise PlanError("these ranges were recorded on another program", hint="record this program first")
-    settings = recipe_from(recipe)
+    return _plan(program, ranges, target, recipe_from(recipe))
+
+
+def _plan(program: Program, ranges: Ranges, target: str, settings: Recipe, bars: tuple[Bar, ...] = ()) -> Plan:
     backend = find_target(target, settings.options, settings.extra_backends)
     _refuse_unplannable(program, backend, settings)
     form = rewrite_for(program, backend, settings)
-    made = _planned(form.program, ranges, backend, form.rewrites, settings)
+    barred = with_bars(backend, (*bars, *host_bars(settings.host_ops, form.program.module)))
+    made = _planned(form.program, ranges, barred, form.rewrites, settings)
     images = channels_last_names(settings.channels_last, form.program.module)
     return replace(made, channels_last=images, integer_io=settings.integer_io, settings=settings.remembered)
 
@@ -283,18 +293,20 @@ def train(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Trainin
 @_verb
 def lower(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Casting:
     """Replay the plan and lower it for its target. Not yet executed: `verify` does that."""
-    return _lower(program, plan, _for_plan(plan, recipe), Steps(Silent()))
+    steps = Steps(Silent())
+    return lowered(_quantized(program, plan, _for_plan(plan, recipe), steps), steps)
 
 
-def _lower(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> Casting:
-    target = find_target(plan.target, recipe.options, recipe.extra_backends)
-    form = rewrite_for(program, target, recipe).program
+def _quantized(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> QuantizedProgram:
+    main = find_target(plan.target, recipe.options, recipe.extra_backends)
+    form = rewrite_for(program, main, recipe).program
     _must_match(plan, form)
+    target = with_bars(main, host_bars(recipe.host_ops, form.module))
     validate(plan, form.module, target)
     plan, form = with_bias_qparams(plan, form.module), with_channels_last_inputs(form, plan.channels_last)
     with steps("quantize"):
         quantized = quantize(form.module, plan, float_bias=target.numerics.bias == "float")
-    return lowered(program, form, quantized, plan, target, recipe, steps)
+    return QuantizedProgram(program, form, quantized, plan, target, recipe)
 
 
 def _for_plan(plan: Plan, recipe: RecipeLike) -> Recipe:

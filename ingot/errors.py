@@ -28,6 +28,11 @@ class IngotError(Exception):
             parts.append(f"try: {self.hint}")
         return " · ".join(parts)
 
+    def add_hint(self, hint: str) -> None:
+        """One more thing to try, after the others."""
+        self.hint = f"{self.hint}; {hint}" if self.hint else hint
+        self.args = (self._paragraph(),)
+
 
 class InputError(IngotError):
     """What the user handed over (files, arguments, batches) does not fit."""
@@ -51,6 +56,17 @@ class TargetError(IngotError):
 
 class ArtefactError(IngotError):
     """A program file could not be loaded, run, or written."""
+
+
+class NoKernelError(LowerError, ArtefactError):
+    """Neither a backend nor the host can run an op."""
+
+    def __init__(
+        self, what: str, *, where: str | None = None, why: str | None = None, hint: str | None = None,
+        values: tuple[str, ...] = (),
+    ):  # fmt: skip
+        super().__init__(what, where=where, why=why, hint=hint)
+        self.values = values  # the values of the program that these ops compute
 
 
 class MismatchError(IngotError):

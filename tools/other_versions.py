@@ -39,7 +39,9 @@ def main(asked: Sequence[str]) -> int:
 
 def _run(packages: Sequence[str]) -> list[Mapping[str, Any]]:
     python = _environment(packages)
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    # On the PATH: some releases look for the scripts of their wheel there, such as flatc.
+    paths = f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "PATH": paths}
     done = subprocess.run(
         [python, "-W", "ignore", "-m", "tools.smoke_casts"],
         cwd=ROOT,

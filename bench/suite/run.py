@@ -17,6 +17,8 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,14 +37,13 @@ class Died(Exception):
 
 
 class Worker:
-    """A child process that runs one test at a time."""
+    """A child process that runs one test at a time: ids go to its stdin, rows come back on its file descriptor 3."""
 
-    def __init__(self, flow: str, target: str, suite: str, python: str, log: Path) -> None:
-        self.limit, self.folder = SECONDS[suite], tempfile.TemporaryDirectory(prefix="ingot-suite-")
-        self.log, (ours, theirs) = log, os.pipe()
-        command = [python, "-m", "bench.suite.worker", flow, target, suite]
+    def __init__(self, command: Sequence[str], limit: float, log: Path) -> None:
+        self.limit, self.folder = limit, tempfile.TemporaryDirectory(prefix="ingot-suite-")
+        ours, theirs = os.pipe()
         with log.open("ab") as sink:
-            # fd 3 carries the rows: kernels and compilers print to stdout. They also drop files where they run.
+            # Not stdout: kernels and compilers print there. They also drop files where they run.
             self.child = subprocess.Popen(
                 ["bash", "-c", f'exec "$@" 3>&{theirs}', "bash", *command], stdin=subprocess.PIPE, stdout=sink,
                 stderr=sink, pass_fds=(theirs,), cwd=self.folder.name, start_new_session=True, text=True,
@@ -77,7 +78,7 @@ class Worker:
         self.folder.cleanup()
 
 
-def work(todo: queue.Queue[str], flow: str, options: argparse.Namespace, keep: Any) -> None:
+def work(todo: queue.Queue[str], start: Callable[[], Worker], keep: Callable[[dict[str, Any]], None]) -> None:
     """Until nothing is left: each test in the worker, a new worker after one that died."""
     worker: Worker | None = None
     while True:
@@ -86,10 +87,10 @@ def work(todo: queue.Queue[str], flow: str, options: argparse.Namespace, keep: A
         except queue.Empty:
             break
         try:
-            worker = worker or Worker(flow, options.target, options.suite, options.python, options.log)
+            worker = worker or start()
             keep(worker.row(case))
         except Died as e:
-            keep({"id": case, "flow": flow, "target": options.target, "result": "crashed", "why": str(e)})
+            keep({"id": case, "result": "crashed", "why": str(e)})
             worker = worker.end() if worker else None
     if worker:
         worker.end()
@@ -103,7 +104,7 @@ def missing(ids: list[str], rows: list[dict[str, Any]], flow: str, again: str) -
 
 def listed(options: argparse.Namespace) -> list[str]:
     found = subprocess.run(
-        [options.python, "-m", "bench.suite.cases", options.suite], env=ENVIRONMENT,
+        [sys.executable, "-m", "bench.suite.cases", options.suite], env=ENVIRONMENT,
         stdout=subprocess.PIPE, text=True, check=True,
     ).stdout.split("\n")  # fmt: skip
     ids = [i for i in found if "::" in i and re.search(options.only, i)]
@@ -129,7 +130,6 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--out", type=Path, help="file of rows (default bench/results/suite-SUITE-TARGET.jsonl)")
     parser.add_argument("--table", action="store_true", help="print the table of what is known, run nothing")
     options = parser.parse_args()
-    options.python = sys.executable
     options.out = options.out or RESULTS / f"suite-{options.suite}-{options.target}.jsonl"
     options.log = options.out.with_suffix(".log")
     return options
@@ -141,6 +141,7 @@ def main() -> None:
     ids, lock = listed(options), threading.Lock()
 
     def keep(row: dict[str, Any]) -> None:
+        row = {"flow": flow, "target": options.target, **row}
         with lock, options.out.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(f"{row['flow']:6} {row['result']:12} {row.get('seconds', '?'):>6} s  {row['id']}", file=sys.stderr)
@@ -149,7 +150,9 @@ def main() -> None:
         todo: queue.Queue[str] = queue.Queue()
         for case in missing(ids, read(options.out), flow, options.again):
             todo.put(case)
-        threads = [threading.Thread(target=work, args=(todo, flow, options, keep)) for _ in range(options.processes)]
+        command = [sys.executable, "-m", "bench.suite.worker", flow, options.target, options.suite]
+        start = partial(Worker, command, SECONDS[options.suite], options.log)
+        threads = [threading.Thread(target=work, args=(todo, start, keep)) for _ in range(options.processes)]
         for thread in threads:
             thread.start()
         for thread in threads:

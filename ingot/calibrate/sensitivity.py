@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,14 +65,7 @@ class GradientTape:
             source, number = node.args
             self.picked[node] = (source, number)  # type: ignore[assignment]
             return env[source][number]  # type: ignore[index]
-        leaves: Leaves = []
-        try:
-            with torch.enable_grad():
-                args, kwargs = map_arg((node.args, node.kwargs), _leaf_maker(env, leaves))
-                out = node.target(*args, **kwargs)  # type: ignore[operator]
-        except RuntimeError:  # a mutating or non-differentiable op stops the gradient
-            args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
-            return node.target(*args, **kwargs)  # type: ignore[operator]
+        out, leaves = _with_gradient(node, env)
         self._store(_Step(node, leaves, tuple(out) if isinstance(out, (tuple, list)) else (out,)))
         return torch.utils._pytree.tree_map_only(Tensor, Tensor.detach, out)
 
@@ -137,12 +131,28 @@ def _vjp(results: list[Tensor], leaves: list[Tensor], gradients: list[Tensor]) -
         return [None] if len(leaves) == 1 else [_vjp(results, [leaf], gradients)[0] for leaf in leaves]
 
 
-def _leaf_maker(env: dict[Node, Any], leaves: list[tuple[int, Node, Tensor]]) -> Callable[[Node], Any]:
+def _with_gradient(node: Node, env: dict[Node, Any]) -> tuple[Any, Leaves]:
+    """The results of an op, and its differentiable operands. A batch norm refuses its statistics as such.
+
+    A mutating or non-differentiable op has none: it stops the gradient. With one, it would write it into the state.
+    """
+    schema = getattr(node.target, "_schema", None)
+    for with_constants in (True, False) if schema is None or not schema.is_mutable else ():
+        leaves: Leaves = []
+        with suppress(RuntimeError), torch.enable_grad():
+            args, kwargs = map_arg((node.args, node.kwargs), _leaf_maker(env, leaves, with_constants))
+            return node.target(*args, **kwargs), leaves  # type: ignore[operator]
+    args, kwargs = map_arg((node.args, node.kwargs), env.__getitem__)
+    return node.target(*args, **kwargs), []  # type: ignore[operator]
+
+
+def _leaf_maker(env: dict[Node, Any], leaves: Leaves, with_constants: bool) -> Callable[[Node], Any]:
     count = iter(range(1 << 30))
 
     def leaf(source: Node) -> Any:
         value, i = env[source], next(count)
-        if not isinstance(value, Tensor) or not value.is_floating_point():
+        skipped = source.op == "get_attr" and not with_constants
+        if skipped or not isinstance(value, Tensor) or not value.is_floating_point():
             return value
         leaf_tensor = value.detach().requires_grad_()
         leaves.append((i, source, leaf_tensor))

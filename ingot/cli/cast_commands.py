@@ -11,7 +11,7 @@ from typing import Any
 
 from ingot import api
 from ingot.cli.files import check_file, check_folder, read_plan
-from ingot.cli.inputs import given, refuse_ignored_options
+from ingot.cli.inputs import asked_recipe, given, refuse_ignored_options
 from ingot.cli.llm_commands import cast_hf
 from ingot.cli.output import OK, WRONG, Answer
 from ingot.config.recipe import recipe_from
@@ -54,7 +54,7 @@ def _write(castings: Mapping[str, Casting], options: argparse.Namespace) -> Answ
 
 
 def _cast(options: argparse.Namespace) -> dict[str, Casting]:
-    recipe, data = recipe_from(options.recipe), given(options)
+    recipe, data = asked_recipe(options), given(options)
     return api.cast(
         data.loaded.model,
         data.example,

@@ -12,6 +12,7 @@ from typing import Any
 from torch.export import Dim
 
 from ingot.capture.inputs import Batch
+from ingot.config.recipe import Recipe, recipe_from
 from ingot.data import LoadedModel, load_calibration, load_model
 from ingot.errors import InputError, nearest
 
@@ -33,6 +34,12 @@ class Given:
             hint = "--calibrate data.npz, or let build() return (model, example_inputs, calibration)"
             raise InputError("no calibration data", why="ranges are measured, never guessed", hint=hint)
         return self.batches
+
+
+def asked_recipe(options: argparse.Namespace) -> Recipe:
+    """The recipe, with what single options of the command line set."""
+    recipe, seconds = recipe_from(options.recipe), options.localize_seconds
+    return recipe if seconds is None else replace(recipe, localize_seconds=seconds)
 
 
 def given(options: argparse.Namespace) -> Given:

@@ -41,6 +41,7 @@ def _cast(commands: Any) -> None:
     _language_arguments(parser)
     _target_arguments(parser)
     _output_arguments(parser)
+    _localize_seconds_argument(parser)
     scenario = "write DIR/scenario too, for Arm's scenario-runner (vgf only)"
     parser.add_argument("--scenario", action="store_true", help=scenario)
 
@@ -112,6 +113,7 @@ def _localize(commands: Any) -> None:
     parser.add_argument("--recipe", type=Path, metavar="FILE.toml", help="demands on precision")
     smallest = "write the smallest model that still fails, as a file that runs by itself"
     parser.add_argument("--reduce", type=Path, metavar="REPRO.py", help=smallest)
+    _localize_seconds_argument(parser)
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="for --reduce (default 300)")
 
 
@@ -211,6 +213,11 @@ def _output_arguments(parser: argparse.ArgumentParser) -> None:
     kept = "keep: write a wrong artefact all the same (still exit 3)"
     parser.add_argument("--on-mismatch", choices=("raise", "keep"), default="raise", help=kept)
     _verbose_argument(parser)
+
+
+def _localize_seconds_argument(parser: argparse.ArgumentParser) -> None:
+    longest = "the longest search for the op on which a backend fails or is wrong (default 60)"
+    parser.add_argument("--localize-seconds", type=float, metavar="SECONDS", help=longest)
 
 
 def _verbose_argument(parser: argparse.ArgumentParser) -> None:

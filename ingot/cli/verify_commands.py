@@ -11,10 +11,9 @@ from typing import Any
 from ingot import api
 from ingot.capture.inputs import Batch, own_batches
 from ingot.cli.files import check_file, read_bytes, read_plan
-from ingot.cli.inputs import Given, given, refuse_ignored_options
+from ingot.cli.inputs import Given, asked_recipe, given, refuse_ignored_options
 from ingot.cli.output import OK, WRONG, Answer, exit_code
 from ingot.cli.tables import table
-from ingot.config.recipe import recipe_from
 from ingot.core.progress import Progress
 from ingot.data import load_calibration
 from ingot.errors import ArtefactError, InputError, LowerError
@@ -101,6 +100,10 @@ def _localize_folder(options: argparse.Namespace) -> Answer:
     progress = Progress(quiet=options.quiet)
     with progress.step("load"):
         casting, batches = _from_folder(options, Path(options.model))
+    if options.localize_seconds is not None:
+        kept = casting.needed_evidence
+        recipe = replace(kept.recipe, localize_seconds=options.localize_seconds)
+        casting = replace(casting, evidence=replace(kept, recipe=recipe))
     with progress.step("localize"):
         return _found(api.localize(casting, batches), options)
 
@@ -111,7 +114,7 @@ def _found(finding: Finding, options: argparse.Namespace) -> Answer:
 
 
 def _find(options: argparse.Namespace, data: Given, batches: list[Batch], progress: Progress) -> Finding:
-    recipe, target = recipe_from(options.recipe), options.target[0]
+    recipe, target = asked_recipe(options), options.target[0]
     with progress.step("capture"):
         program = api.capture(data.loaded.model, data.example, dynamic_shapes=data.loaded.dynamic_shapes)
     with progress.step("record") as tick:

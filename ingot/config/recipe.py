@@ -25,6 +25,8 @@ RENAMED = {
     "lend_inputs": "caller_owned_inputs",
 }
 
+ASKED_FOR = "the recipe keeps it on the host"  # the reason of a host op that a recipe names without one
+
 
 def _scopes(value: Any) -> Any:
     if not isinstance(value, Sequence) or isinstance(value, str):
@@ -50,12 +52,24 @@ def _options(value: Any) -> Any:
     return tuple(sorted(value.items()))
 
 
+def _host_ops(value: Any) -> Any:
+    """A list of names, or a table from names to reasons; as pairs."""
+    if isinstance(value, Mapping):
+        return tuple((str(k), str(v)) for k, v in value.items())
+    if isinstance(value, (tuple, list)):
+        return tuple((v, ASKED_FOR) if isinstance(v, str) else tuple(v) for v in value)
+    return value
+
+
 def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_tuple)]
 Scopes = Annotated[tuple[Scope, ...], BeforeValidator(_scopes)]
+HostOps = Annotated[
+    tuple[tuple[str, str], ...], BeforeValidator(_host_ops), WithJsonSchema({"type": ["array", "object"]})
+]
 Options = Annotated[tuple[tuple[str, Any], ...], BeforeValidator(_options), WithJsonSchema({"type": "object"})]
 
 
@@ -93,7 +107,7 @@ class Recipe:
     min_sqnr_db: float = 10.0
     """Threshold of the artefact against the float model: at 10 dB the error is a third of the signal."""
     min_faithful_db: float = 25.0
-    """Threshold of the artefact against its quantized graph; below it the artefact must be as good as that graph is."""
+    """Localization: an op whose SQNR to its quantized graph is below this is wrong. The check needs no threshold."""
     verify_batches: Annotated[int | None, Field(ge=1)] = None
     """Without validation data: how many batches are verified on, at most. None: a quarter of 16 or more calibration
     batches (64 at most), which are then not recorded; of fewer the first 8, which are."""
@@ -101,6 +115,12 @@ class Recipe:
     """Seconds after which a run in the worker process counts as hanging."""
     disabled_rewrites: Names = ()
     """Rewrite rules that must not be used, by name."""
+    host_ops: HostOps = ()
+    """Ops that no backend may run, by name; or a table from names to reasons. They run on the host."""
+    recover: bool = True
+    """An op on which a backend fails, or whose kernel is wrong, runs elsewhere, and a note says so. False: an error."""
+    localize_seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 60.0
+    """Seconds to search for the op on which a backend fails, or at which an error starts."""
 
     def __post_init__(self) -> None:
         if not self.quantize and (self.scopes or self.inputs or self.outputs):
@@ -112,9 +132,10 @@ class Recipe:
     @property
     def remembered(self) -> dict[str, Any]:
         """What a plan cannot be lowered without, as plain data."""
+        host_ops = {"host_ops": dict(self.host_ops)}
         lists = {"extra_backends": list(self.extra_backends), "disabled_rewrites": list(self.disabled_rewrites)}
         rest = {"options": dict(self.options), "caller_owned_inputs": self.caller_owned_inputs}
-        return {k: v for k, v in {**rest, **lists}.items() if v}
+        return {k: v for k, v in {**rest, **lists, **host_ops}.items() if v}
 
 
 RecipeLike = Recipe | Mapping[str, object] | str | os.PathLike[str] | None

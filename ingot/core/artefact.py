@@ -61,15 +61,34 @@ class HostOp:
 
 
 @dataclass(frozen=True)
+class SliceCheck:
+    """The slice of an output (a channel, a row, a group of joined channels) that rounding noise explains least."""
+
+    kind: str  # "output", "channel", "axis 2", "group"; "channel in group" if several ops made the output
+    index: int
+    of: int  # slices of this kind
+    group: int  # which of the joined groups, from 0
+    values: int  # that were compared
+    samples: float  # of these, how many are independent
+    noise_ratio: float  # rms of artefact - quantized graph, in units of the rms of quantized graph - float model
+    graph_db: float  # SQNR to the quantized graph
+    float_db: float  # SQNR to the float model
+    chance: float  # that noise alone does this in any slice of the output
+
+
+@dataclass(frozen=True)
 class OutputCheck:
     """How one output of the artefact compares with the float model and with its own quantized graph."""
 
     name: str
     sqnr_db: float
     max_abs_error: float
-    worst_channel_db: float
+    worst_channel_db: float  # the lowest SQNR to the float model of a channel whose signal is above the noise
     faithful_db: float
     problem: str | None = None
+    disagrees: bool = False  # the problem: artefact and quantized graph disagree, so quantization is not its cause
+    worst: SliceCheck | None = None  # None: no slice differs from the graph by more than its rounding noise
+    groups_db: tuple[float, ...] = ()  # SQNR to the float model of each group of joined channels, if there are several
 
 
 @dataclass(frozen=True)
@@ -84,6 +103,7 @@ class Check:
     # Which data: "validation", "held-out" (of the calibration data, not recorded), "calibration", "example" inputs, or
     # "given" to verify().
     judged_on: str = "given"
+    notes: tuple[str, ...] = ()  # what could not be compared as well as usual
 
     @property
     def max_abs_error(self) -> float:

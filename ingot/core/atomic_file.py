@@ -25,8 +25,7 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         target.parent.mkdir(parents=True, exist_ok=True)
         temp = target.parent / f".{target.name}.{uuid4().hex}"
         with temp.open("xb") as f:  # with the permissions of any new file; a private temporary file has others
-            if target.exists():
-                temp.chmod(target.stat().st_mode)
+            _keep_mode(temp, target)
             yield f
         os.replace(temp, target)
     except OSError as e:
@@ -39,6 +38,12 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
         for folder in created:
             with suppress(OSError):  # not empty: the file was written
                 folder.rmdir()
+
+
+def _keep_mode(new: Path, old: Path) -> None:
+    """The permissions of a file that is replaced."""
+    if old.exists():
+        new.chmod(old.stat().st_mode)
 
 
 def write_folders(folders: Mapping[Path, Mapping[str, bytes]]) -> None:
@@ -88,6 +93,7 @@ def _move(temp: Path, folder: Path) -> None:
         return os.replace(temp, folder)
     names = sorted(p.name for p in temp.iterdir())
     for name in names:
+        _keep_mode(temp / name, folder / name)
         os.replace(temp / name, folder / name)
     page = folder / "report.html"
     if "report.html" not in names and page.is_file() and b'content="ingot"' in page.read_bytes()[:1000]:

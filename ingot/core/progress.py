@@ -12,7 +12,7 @@ STEPS = ("capture", "record", "plan", "quantize", "lower", "verify")
 Tick = Callable[[int, int | None], None]
 
 
-def _nothing(done: int, total: int | None) -> None:
+def nothing_to_report(done: int, total: int | None) -> None:
     """The tick of a step that reports nothing."""
 
 
@@ -27,7 +27,7 @@ class Silent:
 
     @contextmanager
     def step(self, name: str) -> Iterator[Tick]:
-        yield _nothing
+        yield nothing_to_report
 
 
 class Progress:
@@ -37,12 +37,12 @@ class Progress:
         self.stream = stream or sys.stderr
         self.quiet, self.live = quiet, None  # type: tuple[bool, Any]
         self.bars = not quiet and self.stream.isatty()
-        self._tick: Tick = _nothing
+        self._tick: Tick = nothing_to_report
 
     @contextmanager
     def step(self, name: str) -> Iterator[Tick]:
         """Start the step `name`. The returned tick counts finished units."""
-        before, self._tick = self._tick, _nothing
+        before, self._tick = self._tick, nothing_to_report
         try:
             with self._bar(name) if self.bars else self._line(name) as self._tick:
                 yield self._tick
@@ -57,7 +57,7 @@ class Progress:
     def _line(self, name: str) -> Iterator[Tick]:
         start, status = time.perf_counter(), "failed after "
         try:
-            yield _nothing
+            yield nothing_to_report
             status = ""
         finally:
             if not self.quiet:

@@ -67,7 +67,7 @@ def cached_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    _mask: Any,
+    attention_mask: Any = None,
     scaling: float | None = None,
     softcap: float | None = None,
     s_aux: Tensor | None = None,

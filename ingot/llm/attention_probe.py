@@ -101,7 +101,8 @@ def _record(model: Any) -> _Recording:
 @contextmanager
 def attention_implementation(model: nn.Module, name: str) -> Iterator[None]:
     """The model with another attention, by its name in the registry of `transformers`."""
-    configs = {id(c): c for m in model.modules() if hasattr(c := getattr(m, "config", None), "_attn_implementation")}
+    found: list[Any] = [getattr(m, "config", None) for m in model.modules()]
+    configs = {id(c): c for c in found if hasattr(c, "_attn_implementation")}
     before = {key: c._attn_implementation for key, c in configs.items()}
     for config in configs.values():
         config._attn_implementation = name
@@ -159,8 +160,8 @@ def _recorded_attention(
     now, layer = _recording[-1], int(getattr(module, "layer_idx", -1))
     known = next((f for m, f in now.masks if isinstance(attention_mask, Tensor) and _same(m, attention_mask)), None)
     kept = now.updates.get(layer, (None, None))
-    shapes = (tuple(t.shape) for t in (query, key, value))
-    now.calls.append(AttentionCall(layer, *shapes, kept[0] is key and kept[1] is value, options, known))
+    from_cache = kept[0] is key and kept[1] is value
+    now.calls.append(AttentionCall(layer, query.shape, key.shape, value.shape, from_cache, options, known))
     return torch.zeros(query.shape[0], query.shape[2], query.shape[1], value.shape[-1], dtype=query.dtype), None
 
 

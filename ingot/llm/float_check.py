@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from ingot.errors import InputError
+from ingot.errors import InputError, first_sentence
 from ingot.llm.attention import PLAIN_MODEL
 from ingot.llm.decoder import Decoder
 from ingot.llm.kv_cache import kv_capacity_for, update_kv_cache
@@ -25,6 +25,8 @@ CHECK_SINGLES = 8  # tokens that are checked one after the other
 def check_decoder(decoder: Decoder, tokens: Sequence[int], chunk: int) -> None:
     """Raise an InputError at the first position whose logits are not those of the model."""
     sample = list(tokens)[: min(decoder.context, CHECK_TOKENS)]
+    if not sample:
+        raise InputError("the sample text has no tokens", hint="give some text")
     with torch.no_grad():
         wanted = decoder.model(input_ids=torch.tensor([sample]), use_cache=False).logits[0]
         singles = sample[:CHECK_SINGLES]
@@ -41,11 +43,20 @@ def stepwise_logits(decoder: Decoder, tokens: list[int], widths: Sequence[int], 
     for width in widths:
         part = tokens[at : min(at + width, prompt if at < prompt else len(tokens))]
         if part:
-            logits, *new = decoder.step(0, *decoder.inputs_for(part, cache, at, width))
+            logits, *new = _step_in_words(decoder, decoder.inputs_for(part, cache, at, width))
             update_kv_cache(cache, new, at, len(part))
             made.append(logits[-len(part) :])
         at += len(part)
     return torch.cat(made)
+
+
+def _step_in_words(decoder: Decoder, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    try:
+        return decoder.step(0, *inputs)
+    except Exception as e:  # whatever the code of a model raises
+        where = f"{type(decoder.model).__name__}, a step of {inputs[0].numel()} tokens"
+        why = f"{type(e).__name__}: {first_sentence(e)}"
+        raise InputError("unsupported decoder architecture", where=where, why=why, hint=PLAIN_MODEL) from e
 
 
 def _refuse_difference(decoder: Decoder, wanted: Tensor, made: Tensor, how: str) -> None:

@@ -57,9 +57,9 @@ def cast_decoder(
 
 def checked_decoder(model: Any, context: int, sample: list[int], chunk: int) -> Decoder:
     """The model as a step with a KV cache, compared with the model itself on a sample."""
-    _refuse_stacked_weights(model)
     with evict_after_forward(model.eval()):
         decoder = Decoder(model, context).eval()
+        _refuse_stacked_weights(model)
         check_decoder(decoder, sample, chunk)
     return decoder
 

@@ -33,10 +33,10 @@ class PositionCall:
 
     @property
     def variant(self) -> Variant:
-        return variant_of(self.args, self.kwargs)
+        return position_variant(self.args, self.kwargs)
 
 
-def variant_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Variant:
+def position_variant(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Variant:
     return tuple(a for a in (*args, *kwargs.values()) if not isinstance(a, Tensor))
 
 
@@ -67,7 +67,7 @@ class PositionTable(nn.Module):
         self.names[call.variant] = tuple(names)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        tables = [getattr(self, name) for name in self.names[variant_of(args, kwargs)]]
+        tables = [getattr(self, name) for name in self.names[position_variant(args, kwargs)]]
         found = tuple(torch.index_select(t, 0, current_positions())[None] for t in tables)
         return found if len(found) > 1 else found[0]
 

@@ -21,6 +21,7 @@ from ingot.core.versions import install_line
 from ingot.errors import IngotError, LowerError, first_sentence
 from ingot.lower.bounded_inputs import memory_planning_pass
 from ingot.lower.export_quantized import backend_copy, export_quantized
+from ingot.lower.host_kernels import no_kernel_error
 from ingot.lower.opaque_ops import opaque_ops, restore_edge_ops
 from ingot.lower.partition_report import (
     collect_refusals,
@@ -94,7 +95,11 @@ def _lower_methods(
         for name, part in parts.items()
     }
     # After the report: serialisation rewrites the graph.
-    _backend_stage("serialise", target, lambda: _serialise(edge, program, plan, target, file))
+    try:
+        _backend_stage("serialise", target, lambda: _serialise(edge, program, plan, target, file))
+    except LowerError as e:
+        named = (no_kernel_error(e.why or "", m.host_ops, m.host_op_values) for m in methods.values())
+        raise next((n for n in named if n is not None), e) from e.__cause__
     return methods
 
 

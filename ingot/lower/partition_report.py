@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -83,7 +83,12 @@ def mark_values(quantized: GraphModule) -> None:
 
 
 def _value(node: Node) -> str | None:
-    return None if "quantize_per" in str(node.target) else (node.meta.get("custom") or {}).get(VALUE_KEY)
+    return None if "quantize_per" in str(node.target) else marked_value(node)
+
+
+def marked_value(node: Node) -> str | None:
+    """The name that `mark_values` gave to the op that this node comes from."""
+    return (node.meta.get("custom") or {}).get(VALUE_KEY)
 
 
 def host_op_values(graph: GraphModule) -> dict[str, str]:
@@ -121,7 +126,8 @@ def _is_boundary_quantize(node: Node) -> bool:
 
 def _host_op(node: Node, target: Target, reasons: dict[str, str]) -> HostOp:
     op = _op_name(node)
-    reason = reasons.get(node.name) or _default_reason(node, op, target)
+    barred = (target.lowering.barred.get(str(name)) for name in barred_as(node, target.lowering.barred))
+    reason = next(barred, None) or reasons.get(node.name) or _default_reason(node, op, target)
     if node.meta.get(EXTRA_BACKEND_OP):
         owners = " or ".join(b.name for b in target.lowering.extra_backends)
         reason = f"{owners} owns it, and its partitioner refused it"
@@ -129,6 +135,17 @@ def _host_op(node: Node, target: Target, reasons: dict[str, str]) -> HostOp:
         op.split(".")[0], "rewrite it with ops that the backend has, or accept the delegate boundary"
     )
     return HostOp(op, node.name, source_of(node), reason, hint)
+
+
+def barred_as(node: Node, barred: Container[str]) -> list[str]:
+    """The names of the barred ops that the node is part of, or whose Q/DQ it is. Empty: it is not barred."""
+    around = [node]
+    if "dequantize_per" in str(node.target):
+        around = list(node.users)
+    elif "quantize_per" in str(node.target) or getattr(node.target, "__name__", "") == "getitem":
+        around = list(node.all_input_nodes)
+    names = [_value(n) for n in around]
+    return [name for name in names if name] if all(name in barred for name in names) else []
 
 
 def _default_reason(node: Node, op: str, target: Target) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from typing import Any
 
 from torch.fx.passes.infra.pass_base import PassResult
 
+from ingot.core.forked import CAN_FORK, run_forked
 from ingot.patches.version_gate import patched
 
 
@@ -58,3 +60,11 @@ def with_constant_permutes(original: Any, _session: Any) -> Callable[..., None]:
         self.insert_passes_before(FuseEqualPlaceholdersPass, [PermuteConstants(exported_program)])
 
     return configure
+
+
+VELA_SECONDS = 900.0  # a hang; the largest nets take a few minutes
+
+
+def vela_in_child(original: Any, _session: Any) -> Callable[..., Any]:
+    """Vela writes files, and reports an error by what it prints and returns."""
+    return lambda *args: run_forked(partial(original, *args), VELA_SECONDS, "Vela") if CAN_FORK else original(*args)

@@ -103,6 +103,8 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
               "arm:signature_except_int48", "merges two equal int48 accumulators, so one has two rescales"),
         Patch(f"{_ARM}.arm_pass_manager:ArmPassManager", "_configure_pass_insertions",
               "arm:with_constant_permutes", "permutes constants at every run"),
+        Patch("executorch.backends.arm.arm_vela:vela", "main",
+              "arm:vela_in_child", "its native compiler may end or stop this process, and its errors are not raised"),
     ),
     # vulkan.vulkan_logging
     "vulkan": (

@@ -7,6 +7,7 @@ other arguments. Then the user reads which versions are installed and which are 
 from __future__ import annotations
 
 import functools
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,14 +15,13 @@ from pathlib import Path
 from types import FrameType
 from typing import ParamSpec, TypeVar
 
-import ingot
 from ingot.core.versions import TESTED, install_line
-from ingot.errors import IngotError, TargetError, first_sentence
+from ingot.errors import ArtefactError, IngotError, LowerError, MismatchError, TargetError, first_sentence
 from ingot.patches.version_gate import CORE_PACKAGES, untested_versions
 
 P = ParamSpec("P")
 R = TypeVar("R")
-OURS = Path(ingot.__file__).parent
+OURS = Path(__file__).parents[1]
 
 
 def explains_version_errors(verb: Callable[P, R]) -> Callable[P, R]:
@@ -40,12 +40,23 @@ def version_errors() -> Iterator[None]:
     """Raise a TargetError instead of an error that comes from an untested or incomplete installation."""
     try:
         yield
+    except (LowerError, ArtefactError, MismatchError) as e:
+        _mention_versions(e)
+        raise
     except IngotError:
         raise
     except Exception as e:
         if (error := version_error(e)) is None:
             raise
         raise error from e
+
+
+def _mention_versions(error: IngotError) -> None:
+    """A backend of another version may be the cause."""
+    untested = untested_versions(CORE_PACKAGES)
+    if untested and "pip install" not in (error.hint or ""):
+        found = ", ".join(f"{p} {v}" for p, v in untested.items())
+        error.add_hint(f"{found} is not what Ingot is made for: {'; '.join(map(install_line, untested))}")
 
 
 def version_error(error: Exception) -> TargetError | None:
@@ -55,7 +66,8 @@ def version_error(error: Exception) -> TargetError | None:
         return None
     found = ", ".join(f"{p} {v}" for p, v in untested.items()) or "an installation that is not complete"
     made_for = ", ".join(f"{p} {TESTED[p]}" for p in CORE_PACKAGES)
-    why = f"{type(error).__name__}: {first_sentence(error)}; Ingot {ingot.__version__} is made for {made_for}"
+    version = sys.modules["ingot"].__version__
+    why = f"{type(error).__name__}: {first_sentence(error)}; Ingot {version} is made for {made_for}"
     hint = "; ".join(install_line(p) for p in untested or CORE_PACKAGES)
     return TargetError(f"Ingot does not work with {found}", where=_place(error), why=why, hint=hint)
 

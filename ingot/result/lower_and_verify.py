@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ingot.calibrate.held_out import CheckData
@@ -14,27 +13,40 @@ from ingot.capture.export import Program
 from ingot.capture.inputs import Batch, own_batches
 from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check
-from ingot.core.progress import Steps
-from ingot.errors import ArtefactError, MismatchError
+from ingot.core.progress import Silent, Steps
+from ingot.errors import ArtefactError, IngotError, MismatchError
 from ingot.lower.edge import MAIN_METHOD, lower_graph
+from ingot.lower.host_kernels import no_kernel_error
 from ingot.plan.plan_data import Plan
 from ingot.result.casting import Casting
 from ingot.targets.base import Target
-from ingot.verify.check import Evidence, disagrees_with_graph, verify_artefact
+from ingot.verify.check import Evidence, disagrees_with_graph, run_artefact, verify_artefact
 from ingot.verify.localize.diagnose import diagnose
 from ingot.verify.localize.finding import Finding
 
 
-def lowered(
-    program: Program, form: Program, quantized: Any, plan: Plan, target: Target, recipe: Recipe, steps: Steps,
-    others: Mapping[str, tuple[Program, Any]] | None = None, in_double: bool = True,
-) -> Casting:  # fmt: skip
+@dataclass(frozen=True)
+class QuantizedProgram:
+    """All that lowering needs."""
+
+    program: Program  # as captured
+    form: Program  # rewritten for the target
+    quantized: Any
+    plan: Plan
+    target: Target
+    recipe: Recipe
+    others: Mapping[str, tuple[Program, Any]] = field(default_factory=dict)  # further methods
+    in_double: bool = True
+
+
+def lowered(work: QuantizedProgram, steps: Steps) -> Casting:
+    target, plan = work.target, work.plan
     target.runner.warm_up()
     with steps("lower"):
-        done = lower_graph(form, quantized, plan, target, others)
-    parts = {MAIN_METHOD: (form, quantized), **(others or {})}
+        done = lower_graph(work.form, work.quantized, plan, target, work.others)
+    parts = {MAIN_METHOD: (work.form, work.quantized), **work.others}
     kept = {
-        name: Evidence(*parts[name], target, recipe, m.io, m.delegates, name, m.host_ops, in_double)
+        name: Evidence(*parts[name], target, work.recipe, m.io, m.delegates, name, m.host_ops, work.in_double)
         for name, m in done.methods.items()
     }
     main = done.methods[MAIN_METHOD]
@@ -42,17 +54,24 @@ def lowered(
     evidence = replace(kept.pop(MAIN_METHOD), others=kept)
     return Casting(
         target.name, done.pte, main.delegates, main.host_ops, main.io, plan, None, dict(steps.seconds),
-        (*program.notes, *plan.notes), performance, hosted=main.host_op_values, evidence=evidence,
+        (*work.program.notes, *plan.notes), performance, hosted=main.host_op_values, evidence=evidence,
     )  # fmt: skip
 
 
 def verified(
     casting: Casting, data: CheckData, steps: Steps, on_mismatch: str, ranges: Ranges | None = None
 ) -> Casting:
-    kept = data.batches
     with steps("verify"):
-        check = replace(_verify_or_keep(casting, kept, on_mismatch), judged_on=data.source)
-    seen = replace(casting.needed_evidence, ranges=ranges, batch=casting.needed_evidence.program.flatten(kept[0]))
+        check = _verify_or_keep(casting, data.batches, steps, on_mismatch)
+    return judged(casting, check, data, steps, on_mismatch, ranges)
+
+
+def judged(
+    casting: Casting, check: Check, data: CheckData, steps: Steps, on_mismatch: str, ranges: Ranges | None = None
+) -> Casting:
+    """The casting with its check; an error where that failed, unless it is kept."""
+    check, batch = replace(check, judged_on=data.source), casting.needed_evidence.program.flatten(data.batches[0])
+    seen = replace(casting.needed_evidence, ranges=ranges, batch=batch)
     casting = replace(casting, evidence=seen)
     done = casting.checked(check, steps.seconds)
     if not check.passed and on_mismatch == "raise":
@@ -60,25 +79,37 @@ def verified(
     return done
 
 
-def _verify_or_keep(casting: Casting, kept: Sequence[Batch], on_mismatch: str) -> Check:
-    """With on_mismatch='keep' an artefact that does not even run is handed over too, marked as failed."""
+def _verify_or_keep(casting: Casting, kept: Sequence[Batch], steps: Steps, on_mismatch: str) -> Check:
     try:
-        return check_of(casting, kept)
+        return check_of(casting, kept, steps)
     except ArtefactError as e:
         if on_mismatch == "raise":
             raise
-        return Check(casting.needed_evidence.target.runner.executed_on(), 0, (), passed=False, culprit=str(e))
+        return failed_check(casting, e)
 
 
-def check_of(casting: Casting, batches: Iterable[Batch]) -> Check:
+def failed_check(casting: Casting, error: IngotError) -> Check:
+    """With on_mismatch='keep' an artefact that does not even run is handed over too, marked as failed."""
+    return Check(casting.needed_evidence.target.runner.executed_on(), 0, (), passed=False, culprit=str(error))
+
+
+def check_of(casting: Casting, batches: Iterable[Batch], steps: Steps | None = None) -> Check:
     """Executed and compared; where the artefact leaves its own graph, with the op at which it does."""
+    return check_and_finding(casting, batches, steps)[0]
+
+
+def check_and_finding(
+    casting: Casting, batches: Iterable[Batch], steps: Steps | None = None
+) -> tuple[Check, Finding | None]:
+    """Also where the error starts, if the artefact disagrees with its own graph."""
     chosen = own_batches(batches)
     check = run_and_compare(casting, chosen)
     if check.passed or not disagrees_with_graph(check, casting.needed_evidence.recipe):
-        return check
+        return check, None
     with suppress(Exception):  # the check stands, whatever happens while looking for where the error starts
-        check = replace(check, culprit=localized(casting, chosen).culprit or check.culprit)
-    return check
+        finding = localized(casting, chosen, steps)
+        return replace(check, culprit=finding.culprit or check.culprit), finding
+    return check, None
 
 
 def run_and_compare(casting: Casting, batches: Iterable[Batch]) -> Check:
@@ -88,11 +119,18 @@ def run_and_compare(casting: Casting, batches: Iterable[Batch]) -> Check:
         return verify_artefact(casting.pte, evidence, (evidence.program.flatten(b) for b in batches))
 
 
-def localized(casting: Casting, batches: Iterable[Batch]) -> Finding:
+def run_first_batch(casting: Casting, batches: Sequence[Batch]) -> None:
+    """An ArtefactError where the artefact does not load or run."""
+    evidence = casting.needed_evidence
+    with _naming_kernels(casting):
+        run_artefact(casting.pte, evidence, [evidence.program.flatten(batches[0])])
+
+
+def localized(casting: Casting, batches: Iterable[Batch], steps: Steps | None = None) -> Finding:
     """Where the error starts, and whose it is."""
     flat = [casting.needed_evidence.program.flatten(b) for b in own_batches(batches)]
-    with _naming_kernels(casting):
-        return diagnose(casting, flat)
+    with _naming_kernels(casting), (steps or Steps(Silent()))("localize") as tick:
+        return diagnose(casting, flat, tick)
 
 
 @contextmanager
@@ -100,22 +138,7 @@ def _naming_kernels(casting: Casting) -> Iterator[None]:
     try:
         yield
     except ArtefactError as e:
-        raise _missing_kernel(e, casting) or e from e.__cause__
-
-
-def _missing_kernel(error: ArtefactError, casting: Casting) -> ArtefactError | None:
-    """The runtime names the op that has no kernel, or one that refuses; the user's line of it is known here."""
-    missing = re.search(r"Missing operator: \[\d+\] \w+::(\w+)", error.why or "")
-    refused = re.search(r"KernelCall failed at instruction [\d:]+ in operator \w+::(\w+)", error.why or "")
-    said = missing or refused
-    op = next((o for o in casting.host_ops if said and o.op.split(".")[-2] == said[1]), None)
-    if op is None:
-        return None
-    check = re.search(r"Check failed \((.*?)\): ?([^|]*)", error.why or "")
-    kernel = "has no host kernel for it" if missing else "has a host kernel that refuses these arguments"
-    why = f"{op.reason}, and the runtime here {kernel}{f': {(check[2] or check[1]).strip()}' if check else ''}"
-    hint = "write it with other ops, or give the runtime a kernel for it and verify there"
-    return ArtefactError(f"nothing can run {op.op}", where=f"{op.name} ({op.source})", why=why, hint=hint)
+        raise no_kernel_error(e.why or "", casting.host_ops, casting.hosted) or e from e.__cause__
 
 
 def _mismatch(casting: Casting) -> MismatchError:

@@ -15,7 +15,7 @@ from ingot.capture.export import Program
 from ingot.config.recipe import Recipe
 from ingot.core.fx import copy_graph_module
 from ingot.core.host_memory import gc_paused
-from ingot.errors import CaptureError, InputError, nearest
+from ingot.errors import CaptureError, IngotError, InputError, first_sentence, nearest
 from ingot.patches.speed_contexts import lazy_codegen
 from ingot.rewrite.fragmentation import Fragmentation, fragmentation
 from ingot.rewrite.rule import Rule
@@ -102,7 +102,13 @@ def _apply_rule(
     rule: Rule, now: _State, inputs: _Inputs, wanted: list[torch.Tensor], ask: AbilityQuery | None
 ) -> _State:
     changed = now.spare or copy_graph_module(now.module)
-    if not (found := rule.apply(changed)):
+    try:
+        found = rule.apply(changed)
+    except IngotError:
+        raise
+    except Exception as e:  # the program is right without the rule
+        return replace(now, rewrites=(*now.rewrites, _why_not_used(rule, e)), spare=None)
+    if not found:
         return replace(now, spare=changed)
     module, places = _checked(rule, now.module, changed, found, inputs, wanted)
     if module is now.module:
@@ -130,4 +136,10 @@ def _checked(
         check_outputs_unchanged(rule.name, wanted, run_outputs(changed, inputs))
     except CaptureError as e:
         return module, [f"{rule.name}: not used, {e.what}"]
+    except Exception as e:
+        return module, [_why_not_used(rule, e)]
     return changed, [f"{rule.name}: {place}" for place in places]
+
+
+def _why_not_used(rule: Rule, error: Exception) -> str:
+    return f"{rule.name}: not used, it fails: {type(error).__name__}: {first_sentence(error)}"

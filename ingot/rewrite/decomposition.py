@@ -105,19 +105,35 @@ def inline(node: Node, graph: Graph) -> str:
         for part in (n for n in graph.nodes if n.op == "call_function"):
             known[part] = node.graph.node_copy(part, known.__getitem__)
             known[part].meta = {**inherited_meta(node), "val": value_of(part)}
-    results = torch.fx.map_arg(graph.output_node().args[0], known.__getitem__)
+    results: Any = torch.fx.map_arg(graph.output_node().args[0], known.__getitem__)
+    made = set(known.values()) - set(node.all_input_nodes)
     if isinstance(results, Node):
-        _take_place(node, results)
+        _take_place(node, results, made)
     else:
         for item in list(node.users):
-            _take_place(item, results[item.args[1]])
+            _take_place(item, results[item.args[1]], made)
         node.graph.erase_node(node)
     return place
 
 
-def _take_place(node: Node, new: Node) -> None:
-    """The new node keeps the value's name: recorded statistics stay valid. An operand has a name already."""
-    if new.op == "call_function":
-        new.meta.setdefault("ingot_value", value_name(node))
+def _take_place(node: Node, new: Node, made: set[Node]) -> None:
+    """The new node keeps the value's name: recorded statistics stay valid.
+
+    So does the op that computes the value, if the new node only gives it another shape or order.
+    """
+    name, source = value_name(node), new
+    while source in made:
+        source.meta.setdefault("ingot_value", name)
+        if not _only_reorders(source):
+            break
+        source = source.all_input_nodes[0]
     node.replace_all_uses_with(new)
     node.graph.erase_node(node)
+
+
+def _only_reorders(node: Node) -> bool:
+    """A view of all elements: reshape, permute, squeeze, unsqueeze …"""
+    op: Any = node.target
+    if op is not torch.ops.aten.reshape.default and not getattr(op, "is_view", False):
+        return False
+    return bool(value_of(node).numel() == value_of(node.all_input_nodes[0]).numel())

@@ -1,4 +1,7 @@
-"""matmul(x, W) -> linear(x, W.T) for a constant W;  matmul(a, b) -> reshape(bmm(reshape(a), reshape(b)))"""
+"""matmul(x, W) -> linear(x, W.T) and addmm(b, x, W) -> linear(x, W.T, b) for a constant W and a constant vector b
+
+matmul(a, b) -> reshape(bmm(reshape(a), reshape(b))) otherwise.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,8 @@ aten = torch.ops.aten
 
 
 def _rewrite(node: Node) -> Node | None:
+    if node.target is aten.addmm.default and is_float(node):
+        return _affine(node)
     if node.target not in (aten.matmul.default, aten.mm.default) or not is_float(node):
         return None
     a, b = node.args
@@ -22,12 +27,21 @@ def _rewrite(node: Node) -> Node | None:
     return _by_constant(node, a, b) or _batched(node, a, b)
 
 
-def _by_constant(node: Node, a: Any, b: Any) -> Node | None:
+def _affine(node: Node) -> Node | None:
+    """GPT-2 computes its linears so."""
+    bias, a, b = node.args
+    vector = constant_of(bias) if isinstance(bias, Node) else None
+    if node.kwargs or vector is None or list(vector.shape) != [value_of(node).shape[-1]]:
+        return None
+    return _by_constant(node, a, b, bias)
+
+
+def _by_constant(node: Node, a: Any, b: Any, *bias: Any) -> Node | None:
     weight = constant_of(b)
     if weight is None or weight.dim() != 2:
         return None
     transposed = add_constant(node.graph.owning_module, weight.detach().t().contiguous(), f"{node.name}_weight", node)  # type: ignore[arg-type]
-    return call(node, aten.linear.default, a, transposed)
+    return call(node, aten.linear.default, a, transposed, *bias)
 
 
 def _batched(node: Node, a: Any, b: Any) -> Node | None:

@@ -1,4 +1,4 @@
-"""median(x, dim), kthvalue(x, k, dim), sort(x, dim) -> topk
+"""median(x, dim), kthvalue(x, k, dim), sort(x, dim), argsort(x, dim) -> topk
 
 The runtime has topk and none of these. Which of several equal values an index names is open in torch too. A NaN counts
 as the largest value here; median and kthvalue return it in torch.
@@ -48,6 +48,10 @@ def stable_sort_as_topk(
     return values, None if stable else indices
 
 
+def argsort_as_topk(x: Tensor, dim: int = -1, descending: bool = False) -> Tensor:
+    return sort_as_topk(x, dim, descending)[1]
+
+
 RULE = Decomposition(
     "order-statistics-as-topk",
     {
@@ -56,5 +60,6 @@ RULE = Decomposition(
         aten.kthvalue.default: smallest,
         aten.sort.default: sort_as_topk,
         aten.sort.stable: stable_sort_as_topk,
+        aten.argsort.default: argsort_as_topk,
     },
 )

@@ -16,7 +16,7 @@ import torch
 from torch.fx import Node
 
 from ingot.core.fx import call, has_symbols, value_of
-from ingot.rewrite.rule import Rule
+from ingot.rewrite.rule import Rule, in_float
 
 aten = torch.ops.aten
 _CHAIN_OPS = (aten.reshape.default, aten.permute.default)  # canonical programs move data by these, slice and cat only
@@ -153,10 +153,16 @@ def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 def _emit(node: Node, x: Node, move: _ReshapePermute) -> Node:
     if move.shape != move.source:
-        x = call(node, aten.reshape.default, x, list(move.shape))
+        x = _insert(node, aten.reshape.default, x, move.shape)
     if move.permutes:
-        x = call(node, aten.permute.default, x, list(move.order))
-    return x if move.permuted == move.to else call(node, aten.reshape.default, x, list(move.to))
+        x = _insert(node, aten.permute.default, x, move.order)
+    return x if move.permuted == move.to else _insert(node, aten.reshape.default, x, move.to)
+
+
+def _insert(node: Node, op: Any, x: Node, argument: Sequence[int]) -> Node:
+    """In float where the chain has to be."""
+    reason = node.meta.get("ingot_float")
+    return in_float(node, reason, op, x, list(argument)) if reason else call(node, op, x, list(argument))
 
 
 RULE = Rule("merge-permute-chains", _rewrite)

@@ -34,12 +34,12 @@ from ingot.runtime.worker_process import TRACE_FILE, load_tensors, write_message
 
 START_TIMEOUT = 120.0  # seconds for the imports of the worker
 ORPHAN_GRACE = 10  # seconds after the timeout until a hanging worker without a parent ends itself
-ARGUMENT_TYPE = re.compile(r"arg \d+ with type id \d+$")  # the runtime lists all arguments of a kernel that fails
 # The worker gets the parent's sys.path: -m would put the current folder first and miss entries added at run time.
 BOOTSTRAP = (
     "import os, sys; sys.path[:] = sys.argv[1].split(os.pathsep); "
     "from ingot.runtime.worker_process import worker_main; worker_main(sys.argv[2])"
 )
+_ARGUMENT = re.compile(r"arg \d+ with type id \d+$")  # the runtime lists all arguments of a kernel that fails
 
 
 def run_pte(
@@ -175,8 +175,8 @@ class _Worker:
 
     def _why(self, reason: str) -> str:
         lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if line.strip()]
-        lines = [line for line in lines if not ARGUMENT_TYPE.search(line)]  # after the line that says what failed
-        return f"{reason}; its last lines: {' | '.join(lines[-4:])}" if lines else reason
+        telling = [line for line in lines if not _ARGUMENT.search(line)]
+        return f"{reason}; its last lines: {' | '.join(telling[-4:])}" if telling else reason
 
     def close(self) -> None:
         self.process.kill()

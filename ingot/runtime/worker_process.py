@@ -59,7 +59,10 @@ def _trace(folder: Path, request: dict[str, Any], answers: IO[bytes]) -> None:
         for _ in range(request["trace"]):
             method(inputs)
         program.write_etdump_result_to_file(str(folder / TRACE_FILE), str(folder / "unused"))
-        write_message(answers, {"traced": True})
+        traced = (folder / TRACE_FILE).exists()
+        write_message(
+            answers, {"traced": True} if traced else {"error": "this build of the runtime has no event tracer"}
+        )
     except Exception as e:
         write_message(answers, {"error": f"{type(e).__name__}: {e}"})
     _alarm(0)

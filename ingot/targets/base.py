@@ -179,6 +179,7 @@ class Lowering(Protocol):
     # weight_only does not offer it.
     hints: Mapping[str, str] = {}
     extra_backends: tuple[Backend, ...] = ()  # set by ComposedTarget
+    barred: Mapping[str, str] = {}  # ops that stay on the host, by name, each with its reason; set by BarredTarget
 
     def partitioners(self) -> list[Any]:
         """ExecuTorch partitioners, in the order of `to_edge_transform_and_lower`. They may call `report_host_op`."""

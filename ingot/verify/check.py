@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,21 +16,22 @@ from ingot.capture.export import Program, restore_state
 from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check, Delegate, HostOp, OutputCheck, ProgramIO
 from ingot.core.run_batched import has_mutating_op, run_batched
-from ingot.errors import ArtefactError, InputError
+from ingot.errors import ArtefactError, InputError, first_sentence
 from ingot.quantize.integer_io import dequantize_outputs, quantize_inputs
 from ingot.targets.base import Target
+from ingot.verify.element_origin import Origin, origins
+from ingot.verify.judge_output import Compared, judge_output
 from ingot.verify.localize.graph_errors import describe_largest_drop
-from ingot.verify.metrics import Comparison, measure
 from ingot.verify.reference.interpreter import evaluate
-
-# Two runs of a deep int8 net that round one tie differently end with independent rounding noise. The SQNR between them
-# is then 3 dB below the SQNR of each against the float model. So below min_faithful_db the artefact may differ from its
-# graph by that much and a margin, but it must be as close to the float model as its graph is.
-TIE_DIVERGENCE_DB = 6.0
-MAX_LOSS_TO_GRAPH_DB = 3.0
+from ingot.verify.reference.perturbed import run_perturbed
 
 CHUNK = 16  # batches whose intermediate values are in memory together
 CLEARLY_NEARER_DB = 20.0  # nearer to its graph than to the float model by this: the rest is quantization error
+FLOAT_NOISE_BATCHES = 2  # are enough to measure the rounding noise of float32
+NO_DOUBLE_KERNEL = (RuntimeError, NotImplementedError, AssertionError)  # what ops raise that take float32 only
+IN_FLOAT32 = "the quantized graph was evaluated in float32, which rounds some ties otherwise than the backend"
+
+Runs = list[list[torch.Tensor]]  # per batch, per output
 
 
 @dataclass(frozen=True)
@@ -51,34 +53,120 @@ class Evidence:
 
 
 def verify_artefact(pte: bytes, evidence: Evidence, batches: Iterable[tuple[torch.Tensor, ...]]) -> Check:
-    """Execute `pte` on all `batches` and check every output against the thresholds of the recipe."""
-    recipe, program = evidence.recipe, evidence.program
+    """Execute `pte` on all batches and check every output."""
     chosen = list(batches)
     if not chosen:
         raise InputError("no batches to verify with", hint="give at least one input tuple")
     # With state the batches are a sequence: each starts from the state that the previous one left.
-    artefact = run_artefact(pte, evidence, chosen)
-    reference = run_graph(program.reference, chosen, program.state)
-    quantized = run_quantized(evidence, chosen)
-    outputs = tuple(_check_output(i, program, recipe, reference, quantized, artefact) for i in range(len(reference[0])))
+    artefact, references = run_undecoded(pte, evidence, chosen), References(evidence, chosen)
+    outputs = references.judge(artefact)
     passed = all(o.problem is None for o in outputs)
-    culprit = None if passed else describe_largest_drop(program, evidence.quantized, chosen)
-    return Check(evidence.target.runner.executed_on(), len(chosen), outputs, passed, culprit)
+    culprit = None if passed else describe_largest_drop(evidence.program, evidence.quantized, chosen)
+    return Check(evidence.target.runner.executed_on(), len(chosen), outputs, passed, culprit, notes=references.notes)
+
+
+class References:
+    """What the outputs of an artefact are compared with. Costly parts are computed where they are needed, once."""
+
+    def __init__(self, evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]]) -> None:
+        self.evidence, self.batches, self._noisy_runs = evidence, batches, dict[int, Runs]()
+        self.reference = run_graph(evidence.program.reference, batches, evidence.program.state)
+        self.quantized, note = _run_quantized(evidence, batches)
+        self.notes: tuple[str, ...] = (note,) if note else ()
+        self.origins = self._find_origins()
+
+    def judge(self, artefact: Runs) -> tuple[OutputCheck, ...]:
+        """A verdict on each output, as the program returned it."""
+        wrong = _number_defect(artefact, self.reference)
+        outputs = range(len(self.reference[0]))
+        return tuple(_failed(self._name(i), wrong) if wrong else self._judge(i, artefact) for i in outputs)
+
+    def _judge(self, i: int, artefact: Runs) -> OutputCheck:
+        made, io = [o[i] for o in artefact], self.evidence.io.outputs[i]
+        if io.scale is not None:
+            if (odd := next((t.dtype for t in made if str(t.dtype) != f"torch.{io.dtype}"), None)) is not None:
+                return _failed(self._name(i), f"dtype {odd} instead of torch.{io.dtype}")
+            made = [t.to(self.reference[0][i].dtype) for t in dequantize_outputs(made, [io] * len(made))]
+        float_, graph = ([o[i] for o in side] for side in (self.reference, self.quantized))
+        known = [o[i] for o in self.origins], [o[i] for o in self.in_double]
+        given = Compared(float_, graph, made, *known, lambda run: self._noisy(run, i))
+        return judge_output(self._name(i), given, self.evidence.recipe.min_sqnr_db)
+
+    def _name(self, i: int) -> str:
+        names = self.evidence.program.output_names
+        return names[i] if i < len(names) else f"output {i}"
+
+    def _find_origins(self) -> list[list[Origin]]:
+        """By batch; alike for batches of the same shapes. Without them outputs are judged along their axes only."""
+        module, state = self.evidence.program.module, self.evidence.program.state
+        shapes = [tuple(t.shape for t in batch) for batch in self.batches]
+        first = dict(zip(reversed(shapes), reversed(self.batches), strict=True))
+        try:
+            found = {shape: origins(module, batch) for shape, batch in first.items()}
+        except Exception as e:  # an op may raise anything when it is run on ids
+            self.notes += (f"joined channels were not told apart: {first_sentence(e)}",)
+            return [[Origin()] * len(self.reference[0]) for _ in shapes]
+        finally:
+            restore_state(module, state)
+        return [found[shape] for shape in shapes]
+
+    @cached_property
+    def in_double(self) -> Runs:
+        """The float model in double precision, for the noise of float arithmetic."""
+        if self.evidence.program.state or not self.evidence.in_double:
+            return []
+        try:
+            some = evaluate(self.evidence.program.reference, self.batches[:FLOAT_NOISE_BATCHES], self.evidence.target)
+        except NO_DOUBLE_KERNEL:
+            return []
+        return [flat_tensors(o) for o in some]
+
+    def _noisy(self, run: int, i: int) -> list[torch.Tensor]:
+        if run not in self._noisy_runs:
+            self._noisy_runs[run] = _run_noisy(self.evidence, self.batches, run)
+        return [o[i] for o in self._noisy_runs[run]]
+
+
+def _number_defect(artefact: Runs, reference: Runs) -> str | None:
+    if len(artefact) != len(reference):
+        return f"the artefact returned {len(artefact)} results for {len(reference)} batches"
+    odd = [(len(a), len(r)) for a, r in zip(artefact, reference, strict=True) if len(a) != len(r)]
+    return f"the artefact returns {odd[0][0]} outputs, the float model {odd[0][1]}" if odd else None
+
+
+def _failed(name: str, problem: str) -> OutputCheck:
+    return OutputCheck(name, -math.inf, math.inf, -math.inf, -math.inf, problem, disagrees=True)
+
+
+def _run_noisy(evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]], seed: int) -> Runs:
+    """The quantized graph with rounding noise added to every computed value."""
+    module, state = evidence.quantized, evidence.program.state
+    restore_state(module, state)
+    try:
+        made = run_perturbed(module, batches, None if state or not evidence.in_double else evidence.target, seed)
+    except NO_DOUBLE_KERNEL:
+        made = run_perturbed(module, batches, None, seed)
+    restore_state(module, state)
+    return [[t.clone() for t in flat_tensors(o)] for o in made]
 
 
 def run_artefact(
     pte: bytes, evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]]
 ) -> list[list[torch.Tensor]]:
     """Run the program on its target. Inputs are encoded and outputs decoded, so both are float here."""
-    given = [quantize_inputs(batch, evidence.io.inputs) for batch in batches]
-    files, seconds = {d.digest: d.files for d in evidence.delegates}, evidence.recipe.run_timeout
-    run, method = evidence.target.runner.run, evidence.method
-    made = run(pte, given, files=files, timeout=seconds, fresh=False, method=method)
-    outputs, wanted = [flat_tensors(o) for o in made], len(evidence.io.outputs)
+    outputs, wanted = run_undecoded(pte, evidence, batches), len(evidence.io.outputs)
     if (wrong := next((len(o) for o in outputs if len(o) != wanted), None)) is not None:
         why, hint = f"the program was lowered with {wanted}", "is it the file of this model? Cast the model again"
         raise ArtefactError(f"the artefact gives {wrong} outputs", why=why, hint=hint)
     return [dequantize_outputs(o, evidence.io.outputs) for o in outputs]
+
+
+def run_undecoded(pte: bytes, evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]]) -> Runs:
+    """Run the program on its target, with its outputs as it returns them."""
+    given = [quantize_inputs(batch, evidence.io.inputs) for batch in batches]
+    files, seconds = {d.digest: d.files for d in evidence.delegates}, evidence.recipe.run_timeout
+    run, method = evidence.target.runner.run, evidence.method
+    return [flat_tensors(o) for o in run(pte, given, files=files, timeout=seconds, fresh=False, method=method)]
 
 
 def run_graph(
@@ -97,17 +185,27 @@ def run_graph(
 
 def run_quantized(evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]]) -> list[list[torch.Tensor]]:
     """Run the quantized graph in double precision; in float32 if it writes state or has a float32-only op."""
+    return _run_quantized(evidence, batches)[0]
+
+
+def _run_quantized(evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]]) -> tuple[Runs, str | None]:
+    """The outputs, and why they are not those of double precision."""
     module, state = evidence.quantized, evidence.program.state
     if state or not evidence.in_double:
-        return run_graph(module, batches, state)
-    return run_in_double(module, batches, evidence.target)
+        why = "the program has state" if state else "its weights in double precision would fill the memory"
+        return run_graph(module, batches, state), f"{IN_FLOAT32}: {why}"
+    try:
+        return [flat_tensors(o) for o in evaluate(module, batches, evidence.target)], None
+    except NO_DOUBLE_KERNEL as e:
+        return run_graph(module, batches, {}), f"{IN_FLOAT32}: {first_sentence(e)}"
 
 
 def run_in_double(module: GraphModule, batches: Sequence[tuple[torch.Tensor, ...]], target: Target) -> Runs:
     """Evaluate the graph with the reference interpreter; in eager float32 where an op has no double kernel."""
-    with suppress(RuntimeError, NotImplementedError, AssertionError):
+    try:
         return [flat_tensors(o) for o in evaluate(module, batches, target)]
-    return run_graph(module, batches, {})
+    except NO_DOUBLE_KERNEL:
+        return run_graph(module, batches, {})
 
 
 def flat_tensors(outputs: Any) -> list[torch.Tensor]:
@@ -115,49 +213,9 @@ def flat_tensors(outputs: Any) -> list[torch.Tensor]:
     return [o for o in torch.utils._pytree.tree_leaves(outputs) if isinstance(o, torch.Tensor)]
 
 
-Runs = list[list[torch.Tensor]]  # per batch, per output
-
-
-def _check_output(
-    i: int, program: Program, recipe: Recipe, reference: Runs, quantized: Runs, artefact: Runs
-) -> OutputCheck:
-    name = program.output_names[i] if i < len(program.output_names) else f"output {i}"
-    float_, graph, made = ([batch[i] for batch in side] for side in (reference, quantized, artefact))
-    to_float, to_graph = measure(float_, made), measure(graph, made)
-    problem = _dtype_problem(float_, made) or _problem(recipe, to_float, to_graph, measure(float_, graph).sqnr_db)
-    return OutputCheck(
-        name, to_float.sqnr_db, to_float.max_abs_error, to_float.worst_channel_db, to_graph.sqnr_db, problem
-    )
-
-
-def _dtype_problem(want: Sequence[torch.Tensor], got: Sequence[torch.Tensor]) -> str | None:
-    """The caller reads the bytes of an output: int32 where int64 is expected is other numbers."""
-    pairs = [(w.dtype, g.dtype) for w, g in zip(want, got, strict=True) if w.dtype != g.dtype]
-    return f"dtype {pairs[0][1]} instead of {pairs[0][0]}" if pairs else None
-
-
-def _problem(recipe: Recipe, to_float: Comparison, to_graph: Comparison, graph_db: float) -> str | None:
-    """Why an output fails the check; None if it passes."""
-    if to_float.defect:
-        return to_float.defect
-    if (mismatch := graph_mismatch(recipe, to_float, to_graph, graph_db)) is not None:
-        return mismatch
-    if not to_float.sqnr_db >= recipe.min_sqnr_db:
-        return f"far from the float model: SQNR {to_float.sqnr_db:.1f} dB, threshold {recipe.min_sqnr_db:g} dB"
-    return None
-
-
-def graph_mismatch(recipe: Recipe, to_float: Comparison, to_graph: Comparison, graph_db: float) -> str | None:
-    """How the artefact and its quantized graph disagree; None if they agree."""
-    threshold = min(recipe.min_faithful_db, graph_db - TIE_DIVERGENCE_DB)
-    if to_graph.sqnr_db < threshold:
-        return f"artefact and quantized graph disagree: SQNR {to_graph.sqnr_db:.1f} dB, threshold {threshold:.1f} dB"
-    if to_graph.sqnr_db < recipe.min_faithful_db and to_float.sqnr_db < graph_db - MAX_LOSS_TO_GRAPH_DB:
-        return f"worse than its quantized graph: SQNR {to_float.sqnr_db:.1f} dB, quantized graph {graph_db:.1f} dB"
-    return None
-
-
 def disagrees_with_graph(check: Check, recipe: Recipe) -> bool:
     """It failed, and not by quantization alone: it is not much nearer to its graph than to the float model."""
     bad = [o for o in check.outputs if o.problem is not None and o.faithful_db < recipe.min_faithful_db]
-    return any(not o.faithful_db > o.sqnr_db + CLEARLY_NEARER_DB for o in bad)
+    return any(o.disagrees for o in check.outputs) or any(
+        not o.faithful_db > o.sqnr_db + CLEARLY_NEARER_DB for o in bad
+    )

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 
 from ingot.calibrate.held_out import CheckData
 from ingot.capture.export import Program
-from ingot.config.recipe import recipe_from
+from ingot.config.recipe import Recipe, recipe_from
 from ingot.core.host_memory import trim_heap
 from ingot.core.progress import Silent, Steps
 from ingot.plan.solve import unquantized
 from ingot.result.casting import Casting
-from ingot.result.lower_and_verify import lowered, verified
+from ingot.result.lower_and_verify import QuantizedProgram, judged, verified
+from ingot.result.recovery.recover import lowered_and_checked
 from ingot.rewrite.apply import rewrite_for
+from ingot.targets.barred import Bar, host_bars, with_bars
 from ingot.targets.registry import find_target
 from ingot.verify.check import Evidence
 from ingot.weight_only.hessian import HessianRecorder
@@ -60,9 +63,10 @@ def cast_weights(
     plan = add_weight_decisions(unquantized(*facts, "only weights are quantized"), layers, asked, notes)
     plan = replace(plan, settings={**settings.remembered, "weights": asked.scheme})
     trim_heap()
-    casting = lowered(program, form.program, quantized, plan, backend, settings, steps, methods, in_double=False)
+    work = QuantizedProgram(program, form.program, quantized, plan, backend, settings, methods, in_double=False)
     data = checked or _check_data(batches, program)
-    done = verified(replace(casting, layers=layers), data, steps, on_mismatch)
+    casting, check = lowered_and_checked(partial(_barred, work), settings, data.batches, steps, on_mismatch)
+    done = judged(replace(casting, layers=layers), check, data, steps, on_mismatch)
     for name, evidence in casting.needed_evidence.others.items():
         trim_heap()
         done = _verify_method(done, evidence, (other_methods or {})[name][1], steps, on_mismatch)
@@ -71,6 +75,13 @@ def cast_weights(
 
 def _check_data(batches: list[Batch], program: Program) -> CheckData:
     return CheckData(list(batches), "calibration") if batches else CheckData([program.example_inputs], "example")
+
+
+def _barred(work: QuantizedProgram, recipe: Recipe, _: tuple[Bar, ...]) -> QuantizedProgram:
+    """Without the host ops of the recipe. There are no precisions to choose from."""
+    target = with_bars(work.target, host_bars(recipe.host_ops, work.form.module))
+    plan = replace(work.plan, settings={**work.plan.settings, **recipe.remembered})
+    return replace(work, plan=plan, target=target, recipe=recipe)
 
 
 def _verify_method(

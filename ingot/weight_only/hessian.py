@@ -102,9 +102,9 @@ class HessianRecorder:
 
 @contextmanager
 def record_linear_inputs(model: nn.Module) -> Iterator[HessianRecorder]:
-    """Record the inputs of every nn.Linear, by module path, while the model runs in eager torch."""
+    """Record the inputs of every module with a weight matrix, by module path, while the model runs in eager torch."""
     recorder = HessianRecorder()
-    linears = [(path, m) for path, m in model.named_modules() if isinstance(m, nn.Linear)]
+    linears = [(path, m) for path, m in model.named_modules() if _has_matrix(m)]
     hooks = [m.register_forward_pre_hook(partial(_record_first, recorder, path)) for path, m in linears]
     try:
         with torch.no_grad():
@@ -112,6 +112,12 @@ def record_linear_inputs(model: nn.Module) -> Iterator[HessianRecorder]:
     finally:
         for hook in hooks:
             hook.remove()
+
+
+def _has_matrix(module: nn.Module) -> bool:
+    """A linear, also one that stores its weight transposed, as GPT-2 does."""
+    weight = getattr(module, "weight", None)
+    return isinstance(weight, nn.Parameter) and weight.dim() == 2 and not isinstance(module, nn.Embedding)
 
 
 def _record_first(recorder: HessianRecorder, path: str, _: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -123,9 +129,10 @@ def statistics_by_layer(
 ) -> dict[str, InputStatistics]:
     """What was recorded of a model's modules, by the layers of its exported program."""
     paths = {n.name: module_path(n) for n in module.graph.nodes}
-    found = {layer.name: recorder.statistics_of(paths[layer.name]) for layer in layers if layer.kind == "linear"}
+    widths = {layer.name: layer.width for layer in layers if layer.kind == "linear"}
+    found = {name: recorder.statistics_of(paths[name]) for name in widths}
     recorder.finished.clear()  # the caller owns them now, and can free them one by one
-    return {name: s for name, s in found.items() if s is not None}
+    return {name: s for name, s in found.items() if s is not None and len(s.peak) == widths[name]}
 
 
 def record_program_inputs(

@@ -29,14 +29,14 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`fail("vulkan", error)`: what goes wrong for that target, after it was planned."""
 
     def fail(target: str, error: Exception) -> None:
-        real = api.verified
+        real = api.judged
 
-        def verified(casting: Any, *args: Any, **kwargs: Any) -> Any:
+        def judged(casting: Any, *args: Any, **kwargs: Any) -> Any:
             if casting.target == target:
                 raise error
             return real(casting, *args, **kwargs)
 
-        monkeypatch.setattr(api, "verified", verified)
+        monkeypatch.setattr(api, "judged", judged)
 
     return fail
 

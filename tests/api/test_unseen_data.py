@@ -18,12 +18,12 @@ from ingot.result.report.text import summary
 
 def net() -> nn.Module:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(32, 32), nn.ReLU(), nn.Linear(32, 4)).eval()
+    return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4)).eval()
 
 
 def batches(n: int, seed: int = 0, scale: float = 1.0) -> list[tuple[torch.Tensor, ...]]:
     g = torch.Generator().manual_seed(seed)
-    return [(torch.randn(2, 32, generator=g) * scale,) for _ in range(n)]
+    return [(torch.randn(2, 64, generator=g) * scale,) for _ in range(n)]
 
 
 def reusing(given: list[tuple[torch.Tensor, ...]]) -> Iterator[tuple[torch.Tensor, ...]]:
@@ -98,12 +98,15 @@ def test_a_program_with_state_skips_no_batch_and_says_so() -> None:
     assert casting.needed_evidence.ranges is not None
     assert casting.needed_evidence.ranges.batches == 16
     assert any("none was held out" in n for n in casting.notes)
+    data: Any = {"calibration": batches(16), "validation": batches(3)}
+    judged_otherwise = ingot.cast(Accumulator().eval(), batches(1)[0], target="xnnpack", **data)
+    assert not any("none was held out" in n for n in judged_otherwise.notes)
 
 
 def test_validation_data_that_does_not_fit_is_refused_before_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ingot.api.record_module", pytest.fail)
     with pytest.raises(ingot.InputError, match="must have shape"):
-        cast(batches(4), validation=[(torch.zeros(2, 31),)])
+        cast(batches(4), validation=[(torch.zeros(2, 63),)])
     with pytest.raises(ingot.InputError, match="validation data is empty"):
         cast(batches(4), validation=iter(()))
 

@@ -82,3 +82,22 @@ def test_integers_end_no_sensitivity_that_is_missed() -> None:
     """An argmax has no gradient in truth: rounding before it changes nothing or everything."""
     ranges = record(lambda s, y: y[:, 0] + y.argmax(1))
     assert not any(NO_GRADIENT in n for n in ranges.notes)
+
+
+class Counter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.total: torch.Tensor
+        self.register_buffer("total", torch.zeros(2, 8))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.total.add_(torch.tanh(x))
+        return self.total * 2
+
+
+def test_state_gets_no_gradient() -> None:
+    """An op that writes is run without one: the buffer would keep it."""
+    program = ingot.capture(Counter().eval(), (X,))
+    ranges = ingot.record(program, [(X,), (X,)])
+    assert not any(b.requires_grad for b in program.module.buffers())
+    assert ranges.values["mul"].max == pytest.approx(float(torch.tanh(X).max()) * 4, rel=1e-5)

@@ -58,6 +58,7 @@ img, grid = t(1, 2, 6, 6), t(1, 5, 5, 2)
 
 # (call, kind, carriers, constants, identity)
 TABLE: list[tuple[tuple[Any, ...], Kind, tuple[int, ...], tuple[float, ...], bool]] = [
+    ((A.linalg_vector_norm.default, x, 0, [1]), CO, (), (), False),  # counts what is not zero: random values never are
     # only move
     ((A.permute.default, x, [0, 2, 3, 1]), M, (0,), (), False),
     ((A.transpose.int, x, 1, 2), M, (0,), (), False),

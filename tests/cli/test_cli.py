@@ -379,7 +379,7 @@ def test_missing_package(command: list[str], tmp_path: Path, capsys: Any, monkey
 def test_corrupted_artefact(
     command: list[str], tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch, pte: bytes
 ) -> None:
-    monkeypatch.setattr(api, "lower", lambda program, plan: lowered(pte))
+    monkeypatch.setattr(api, "lower", lambda program, plan, **how: lowered(pte))
     (tmp_path / "plan.json").write_text(plan().to_json())
     (tmp_path / "model.pte").write_bytes(pte)
     args = ["verify", str(tmp_path), command[1], "--calibrate", command[5]]

@@ -92,6 +92,17 @@ def cast(tmp_path_factory: pytest.TempPathFactory) -> tuple[ingot.Casting, Path,
     return casting, folder, model
 
 
+def test_a_decoder_is_verified_on_other_text(cast: tuple[ingot.Casting, Path, Any]) -> None:
+    """Every step that is given. Its check says that it was judged on text that its weights were rounded with."""
+    casting, _, model = cast
+    assert casting.check is not None
+    assert casting.check.judged_on == "calibration"
+    steps = decode_batches(Decoder(model, 48), [3, 14, 15, 92, 65, 35, 89, 79, 32, 38, 46])
+    check = ingot.verify(casting, iter(steps))
+    assert check.passed
+    assert check.batches == 11
+
+
 def test_one_delegate(cast: tuple[ingot.Casting, Path, Any]) -> None:
     casting, _, _ = cast
     assert len(casting.delegates) == 1
@@ -165,6 +176,18 @@ def test_a_context_beyond_the_trained_one_is_noted() -> None:
     found = Checkpoint(tiny_decoder(), LetterTokenizer(), "tiny")
     casting, _ = cast_decoder(found, target="xnnpack", weights="8da4w,method=nearest", context=96)
     assert "context of 96 tokens: the model was trained on 64 (max_position_embeddings)" in casting.notes
+
+
+def test_linears_that_store_their_weight_transposed_are_quantized() -> None:
+    """GPT-2: four in each of four blocks, the head, and two embeddings; all with calibration statistics."""
+    model = tiny_of("GPT2LMHeadModel")
+    with record_linear_inputs(model) as recorded, torch.no_grad():
+        model(torch.tensor([[5, 9, 33]]))
+    assert len({*recorded.counts, *recorded.aliases}) == 17
+    casting, _ = cast_decoder(
+        Checkpoint(model, LetterTokenizer(), "tiny"), target="xnnpack", weights="8da4w", context=32
+    )
+    assert sorted(n.kind for n in casting.layers) == ["embedding"] * 2 + ["linear"] * 17
 
 
 def test_the_context_ends(cast: tuple[ingot.Casting, Path, Any]) -> None:

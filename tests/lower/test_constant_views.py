@@ -17,14 +17,14 @@ class FromOneMemory(nn.Module):
     def __init__(self, seed: int):
         super().__init__()
         g = torch.Generator().manual_seed(seed)
-        flat, self.at = torch.randn(4000, generator=g), 0
+        flat, self.at = torch.randn(4000, generator=g) / 2, 1
         gap = torch.randint(0, 9, (8,), generator=g).tolist()
 
         def part(*shape: int) -> torch.Tensor:
             self.at += gap.pop()
             found = flat[self.at : self.at + torch.Size(shape).numel()].view(shape)
             self.at += found.numel()
-            return found * 0.3 if self.at % 2 else found
+            return found
 
         self.weight, self.bias = nn.Parameter(part(8, 8)), nn.Parameter(part(8))
         self.kernel = nn.Parameter(part(4, 1, 3))
@@ -87,4 +87,26 @@ def recurrent(kind: Any, size: tuple[int, ...]) -> None:
     check = ingot.cast(net, batches[0], target="xnnpack", calibration=batches).check
     assert check is not None
     assert check.outputs[0].faithful_db > 60
+    assert check.outputs[0].sqnr_db > 25
+
+
+class SelfAttention(nn.Module):
+    """Query, key and value biases are parts of one parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.attention = nn.MultiheadAttention(32, 4, batch_first=True)
+        nn.init.normal_(self.attention.in_proj_bias)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.attention(x, x, x, need_weights=False)[0]
+
+
+@pytest.mark.parametrize("how", [{"weights": "8da8w"}, {"recipe": {"quantize": False}}, {}], ids=str)
+def test_the_biases_of_a_fused_projection(how: dict[str, Any]) -> None:
+    batches = [(torch.randn(1, 5, 32),) for _ in range(4)]
+    check = ingot.cast(SelfAttention().eval(), batches[0], target="xnnpack", calibration=batches, **how).check
+    assert check is not None
+    assert check.outputs[0].faithful_db > 40
     assert check.outputs[0].sqnr_db > 25

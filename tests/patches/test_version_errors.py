@@ -84,11 +84,23 @@ def test_a_verb_raises_it_with_the_original_chained() -> None:
     assert isinstance(caught.value.__cause__, ImportError)
 
 
+@pytest.mark.usefixtures("untested")
+def test_a_failure_on_untested_versions_mentions_them_once() -> None:
+    @explains_version_errors
+    def inner() -> None:
+        raise ingot.MismatchError("far from the float model", hint="keep it in float")
+
+    with pytest.raises(ingot.MismatchError) as caught:
+        explains_version_errors(inner)()
+    made_for = f"executorch 1.6.0 is not what Ingot is made for: pip install executorch=={TESTED['executorch']}"
+    assert str(caught.value) == f"far from the float model · try: keep it in float; {made_for}"
+
+
 @pytest.mark.parametrize(
     "verb", ["cast", "capture", "record", "plan", "lower", "train", "verify", "localize", "reduce"]
 )
 def test_every_verb_speaks(verb: str) -> None:
-    assert hasattr(getattr(ingot, verb), "__wrapped__")
+    assert getattr(ingot, verb).__code__ is explains_version_errors(lambda: None).__code__
 
 
 WITHOUT_NAME = """

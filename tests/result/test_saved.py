@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -85,16 +87,34 @@ def test_a_folder_without_evidence_can_be_reported_only(tmp_path: Path) -> None:
         ingot.verify(again, BATCHES)
 
 
+@pytest.fixture
+def umask() -> Iterator[int]:
+    before = os.umask(0o027)
+    yield 0o640
+    os.umask(before)
+
+
+@pytest.mark.parametrize("kind", ["program", "folder", "page", "ranges"])
 def test_files_have_the_permissions_of_new_files_and_keep_those_they_had(
-    saved: tuple[ingot.Casting, Path], tmp_path: Path
+    saved: tuple[ingot.Casting, Path], tmp_path: Path, kind: str, umask: int
 ) -> None:
-    plain, made = tmp_path / "plain", tmp_path / "model.pte"
-    plain.touch()
-    saved[0].save(made)
-    assert made.stat().st_mode == plain.stat().st_mode
-    made.chmod(0o640)
-    saved[0].save(made)
-    assert made.stat().st_mode & 0o777 == 0o640
+    casting, file = saved[0], tmp_path / "file"
+    ranges = casting.needed_evidence.ranges
+    assert ranges is not None
+    write: dict[str, Any] = {
+        "program": lambda: casting.save(file),
+        "folder": lambda: casting.save_folder(tmp_path / "out"),
+        "page": lambda: casting.report(file),
+        "ranges": lambda: ranges.save(file),
+    }
+    write[kind]()
+    made = [p for p in (*tmp_path.iterdir(), *tmp_path.glob("out/*")) if p.is_file()]
+    assert made
+    assert {p.stat().st_mode & 0o777 for p in made} == {umask}
+    for path in made:
+        path.chmod(0o604)
+    write[kind]()
+    assert {p.stat().st_mode & 0o777 for p in made} == {0o604}
 
 
 def test_rounded_weights_come_back_from_the_file(tmp_path: Path) -> None:

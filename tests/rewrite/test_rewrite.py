@@ -77,6 +77,7 @@ CASES = {
     "matmul, batched": ("matmul-as-bmm", lambda x, y: x @ y, (Q, Q.mT.contiguous()), ()),
     "matmul, rows": ("matmul-as-bmm", lambda x, y: x @ y, (X3, torch.randn(4, 5)), ()),
     "mm": ("matmul-as-bmm", lambda x, y: torch.mm(x, y.t()), (X2, X2 + 1), ()),
+    "addmm by a constant": ("matmul-as-bmm", lambda x, w, b: torch.addmm(b, x, w), (X2,), (torch.randn(X2.shape[1], 5), torch.randn(5))),
     "attention": ("attention-decomposed", lambda q: F.scaled_dot_product_attention(q, q + 1, q - 1), (Q,), ()),
     "attention, scale": ("attention-decomposed", lambda q: F.scaled_dot_product_attention(q, q, q, scale=0.7), (Q,), ()),
     "attention, causal": ("attention-decomposed", lambda q: F.scaled_dot_product_attention(q, q, q, is_causal=True), (Q,), ()),
@@ -142,6 +143,27 @@ def test_what_does_not_match_is_still_right(name: str) -> None:
     torch.testing.assert_close(legal.program.module(*inputs)[0], forward(*inputs))
 
 
+def test_rounding_to_hundreds_is_no_constant() -> None:
+    """It makes zeros of the small values of a probe."""
+    x = torch.tensor([144.4, 155.5, -166.6, 20.0])
+    program = ingot.capture(Wrap(lambda x: torch.round(x, decimals=-2)), (x,))
+    torch.testing.assert_close(program.module(x)[0], torch.tensor([100.0, 200.0, -200.0, 0.0]))
+
+
+def test_the_replacement_of_an_op_that_runs_nowhere_is_kept_though_it_fragments() -> None:
+    _, legal = forms(lambda x: torch.round(x * 3, decimals=1) * 2, (X3,), ())
+    assert any("more delegate bound" in r for r in legal.rewrites), legal.rewrites
+    assert not any("not used" in r for r in legal.rewrites)
+
+
+def test_a_convolution_behind_a_reshape_keeps_its_statistics() -> None:
+    """So it is planned in int8: without them it would stay in float."""
+    net = nn.Sequential(nn.Conv3d(4, 3, 3), nn.ReLU())
+    plan = ingot.plan(program := ingot.capture(net, (X5,)), ingot.record(program, [(X5,)]), "xnnpack")
+    weights = [d.qparams for d in plan.decisions if "conv" in d.point.node and d.point.operand == 1]
+    assert [q.dtype if q else "float" for q in weights] == ["int8"]
+
+
 def test_a_rule_can_be_switched_off_by_name() -> None:
     program = ingot.capture(nn.LayerNorm(4), (X3,))
     without = rewrite_for(program, find_target("xnnpack"), Recipe(disabled_rewrites=("layer-norm-as-matmul",)))
@@ -195,6 +217,24 @@ def test_a_rule_that_increases_fragmentation_is_not_used() -> None:
     assert "relu-by-tangents: not used, it would increase fragmentation" in legal.rewrites
     assert "layer-norm-as-matmul: 1 fewer host op, 1 fewer delegate boundary" in legal.rewrites
     assert any(n.target is torch.ops.aten.relu.default for n in calls(legal.program.module))
+
+
+@pytest.mark.parametrize("leaves", ["the graph as it was", "a broken graph"])
+def test_a_rule_that_dies_is_not_used(leaves: str) -> None:
+    def dies(node: Any) -> Any:
+        if node.target is torch.ops.aten.relu.default:
+            if leaves == "the graph as it was":
+                raise ValueError("not my relu")
+            with node.graph.inserting_before(node):
+                return node.graph.get_attr("missing")
+        return None
+
+    target = replace(find_target("xnnpack"), lowering=WithRule(Rule("deadly", dies)))
+    program = ingot.capture(Wrap(lambda y: F.layer_norm(F.relu(y), (4,))).eval(), (torch.rand(2, 6, 4),))
+    legal = rewrite_for(program, target, Recipe())
+    assert any(r.startswith("deadly: not used, it fails: ") for r in legal.rewrites)
+    assert any(n.target is torch.ops.aten.relu.default for n in calls(legal.program.module))
+    assert any(r.startswith("layer-norm-as-matmul") for r in legal.rewrites), "the other rules are"
 
 
 def test_layers_share_one_bias_from_booleans() -> None:

@@ -25,14 +25,21 @@ SIZES: dict[str, Any] = {
     "topk_group": 1, "q_lora_rank": 32, "kv_lora_rank": 32, "qk_nope_head_dim": 16, "qk_rope_head_dim": 16,
     "v_head_dim": 16, "initializer_range": 0.1, "pad_token_id": None, "bos_token_id": 1, "eos_token_id": None,
 }  # fmt: skip
-NOT_TOGETHER = ([], ["layer_types"], ["num_key_value_heads"], ["head_dim"], ["layer_types", "head_dim"])
+NOT_TOGETHER: tuple[list[str], ...] = (
+    [],
+    ["layer_types"],
+    ["num_key_value_heads"],
+    ["head_dim"],
+    ["layer_types", "head_dim"],
+)
 
 
 def all_architectures() -> dict[str, tuple[Any, Any]]:
     """Config and model class of every causal language model, by the name of the model class."""
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-    return {model.__name__: (config, model) for config, model in MODEL_FOR_CAUSAL_LM_MAPPING.items()}
+    pairs: Any = MODEL_FOR_CAUSAL_LM_MAPPING.items()
+    return {model.__name__: (config, model) for config, model in pairs}
 
 
 def tiny_of(architecture: str, **options: Any) -> Any:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -39,6 +42,25 @@ class Net(nn.Module):
 def stretched(x: torch.Tensor) -> torch.Tensor:
     """XNNPACK derives the scale factor from the sizes; torch uses the given 1.7."""
     return nn.functional.interpolate(x, scale_factor=1.7, mode="bilinear")
+
+
+@contextmanager
+def sigmoid_for_tanh() -> Iterator[None]:
+    """XNNPACK computes a sigmoid where the graph has a tanh."""
+    from executorch.backends.xnnpack.operators.op_sigmoid import SigmoidVisitor
+    from executorch.backends.xnnpack.operators.op_tanh import TanhVisitor
+
+    with patch.object(TanhVisitor, "define_node", SigmoidVisitor.define_node):
+        yield
+
+
+@contextmanager
+def dying_on_hardswish(words: str) -> Iterator[None]:
+    """XNNPACK's serializer raises at each hardswish."""
+    from executorch.backends.xnnpack.operators.op_hardswish import HardswishVisitor
+
+    with patch.object(HardswishVisitor, "define_node", side_effect=AssertionError(words)):
+        yield
 
 
 def doubled(payload: bytes, batches: list[list[np.ndarray]], outputs: int) -> list[list[np.ndarray]]:

@@ -15,6 +15,7 @@ from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check, OutputCheck
 from ingot.core.run_batched import run_batched
 from ingot.plan.plan_data import QuantizationPoint
+from ingot.targets.base import Runner
 from ingot.verify.check import disagrees_with_graph
 from ingot.verify.metrics import measure, sqnr
 
@@ -95,13 +96,89 @@ def test_dead_and_non_finite_outputs_are_defects() -> None:
     assert measure(want, want).defect is None
 
 
-def test_one_dead_channel_shows_in_the_worst_channel() -> None:
-    want = torch.randn(1, 16, 64)
-    got = want.clone()
-    got[:, 3] = 0
-    result = measure([want], [got])
-    assert result.sqnr_db > 10
-    assert result.worst_channel_db < 1
+class Rerouted(Runner):
+    """A runtime that returns something else than the program computes."""
+
+    def __init__(self, runner: Any, change: Any) -> None:
+        self.runner, self.change = runner, change
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        return [self.change(list(outputs)) for outputs in self.runner.run(*args, **kwargs)]
+
+    def executed_on(self) -> str:
+        return "a wrong runtime"
+
+
+def rerouted(casting: ingot.Casting, change: Any) -> ingot.Casting:
+    evidence = casting.needed_evidence
+    target = dataclasses.replace(evidence.target, runner=Rerouted(evidence.target.runner, change))
+    return dataclasses.replace(casting, evidence=dataclasses.replace(evidence, target=target))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda o: o[:-1], "the artefact returns 0 outputs, the float model 1"),
+        (lambda o: o * 2, "the artefact returns 2 outputs, the float model 1"),
+        (lambda o: [o[0].double()], "dtype torch.float64 instead of torch.float32"),
+        (lambda o: [o[0].flip(1)], "artefact and quantized graph disagree"),
+        (lambda o: [o[0].transpose(2, 3)], "artefact and quantized graph disagree"),
+    ],
+    ids=["none", "two", "double", "channels in reverse", "transposed"],
+)
+def test_what_a_wrong_runtime_returns_is_a_verdict(change: Any, words: str) -> None:
+    check = ingot.verify(rerouted(good()[1], change), BATCHES)
+    assert not check.passed
+    assert words in check.outputs[0].problem
+    assert check.outputs[0].disagrees
+
+
+class Labels(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(6)
+        self.a, self.b = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = self.b(self.a(x).relu())
+        return y.argmax(1), y > 0.1
+
+
+@cache
+def labels() -> ingot.Casting:
+    return ingot.cast(Labels().eval(), BATCHES[0], target="xnnpack", calibration=BATCHES)
+
+
+def one_pixel(o: list[torch.Tensor]) -> list[torch.Tensor]:
+    """A pixel far from a tie gets another class."""
+    o[0] = o[0].clone()
+    o[0][0, 2, 2] = (o[0][0, 2, 2] + 2) % 4
+    return o
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "words"),
+    [
+        (lambda o: [o[0].int(), o[1]], 0, "dtype torch.int32 instead of torch.int64"),
+        (lambda o: [o[0], ~o[1]], 1, "integers differ where the graph is not near a tie"),
+        (lambda o: [3 - o[0], o[1]], 0, "integers differ where the graph is not near a tie"),
+        (one_pixel, 0, "integers differ where the graph is not near a tie"),
+    ],
+    ids=["int32", "mask inverted", "classes in reverse", "one pixel"],
+)
+def test_integer_outputs_are_exact(change: Any, place: int, words: str) -> None:
+    assert labels().check.passed
+    check = ingot.verify(rerouted(labels(), change), BATCHES)
+    assert [o.problem is None for o in check.outputs] == [i != place for i in range(2)]
+    assert words in check.outputs[place].problem
+
+
+def test_a_graph_in_float32_is_said() -> None:
+    evidence = dataclasses.replace(good()[1].needed_evidence, in_double=False)
+    check = ingot.verify(dataclasses.replace(good()[1], evidence=evidence), BATCHES)
+    assert check.passed
+    assert "evaluated in float32" in check.notes[0]
+    assert ingot.verify(good()[1], BATCHES).notes == ()
 
 
 def test_sqnr_is_what_it_says() -> None:
@@ -165,11 +242,15 @@ def test_int32_where_the_model_gives_int64_is_wrong() -> None:
     assert check.outputs[0].problem == "dtype torch.int32 instead of torch.int64"
 
 
-def test_another_number_of_outputs_is_an_error() -> None:
+def test_another_number_of_outputs_is_a_verdict() -> None:
     batches = [(torch.randn(1, 3, 8, 8),) for _ in range(3)]
     one, two = (
         ingot.cast(Another(run).eval(), batches[0], target="xnnpack", calibration=batches)
         for run in (lambda y: y, lambda y: (y, y + 1))
     )
+    wrong = dataclasses.replace(one, pte=two.pte)
+    check = ingot.verify(wrong, batches)
+    assert not check.passed
+    assert check.outputs[0].problem == "the artefact returns 2 outputs, the float model 1"
     with pytest.raises(ingot.ArtefactError, match=r"gives 2 outputs .* lowered with 1"):
-        ingot.verify(dataclasses.replace(one, pte=two.pte), batches)
+        ingot.localize(wrong, batches)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +16,24 @@ from torch import nn
 
 import ingot
 from ingot.cli import main
+from ingot.core.deadline import OutOfTime
 from ingot.plan.plan_data import QuantizationPoint
+from ingot.verify.localize import observed_values
 from ingot.verify.localize.observed_values import evenly_spaced
-from tests.support.wrong_kernels import FILE, IMAGES, Net, sharpened, stretched
+from tests.support.wrong_kernels import FILE, IMAGES, Net, sharpened, sigmoid_for_tanh
+
+
+@pytest.fixture(autouse=True)
+def wrong_tanh() -> Iterator[None]:
+    with sigmoid_for_tanh():
+        yield
 
 
 def cast(middle: Any, **options: Any) -> ingot.Casting:
-    net = Net(middle).eval()
-    return ingot.cast(net, IMAGES[0], target="xnnpack", calibration=IMAGES, on_mismatch="keep", **options)
+    """Wrong, and kept: nothing is run elsewhere."""
+    net, recipe = Net(middle).eval(), {"recover": False, **options.pop("recipe", {})}
+    kept = {"on_mismatch": "keep", "recipe": recipe, **options}
+    return ingot.cast(net, IMAGES[0], target="xnnpack", calibration=IMAGES, **kept)
 
 
 def rows(finding: ingot.Finding) -> dict[str, Any]:
@@ -28,10 +41,10 @@ def rows(finding: ingot.Finding) -> dict[str, Any]:
 
 
 def test_a_kernel_that_computes_something_else() -> None:
-    casting = cast(stretched)
+    casting = cast(torch.tanh)
     finding = ingot.localize(casting, IMAGES)
-    assert (finding.kind, finding.value, finding.mismatch) == ("backend", "upsample_bilinear2d", "upsample_bilinear2d")
-    assert "disagrees with the quantized graph on the same inputs: SQNR" in finding.verdict
+    assert (finding.kind, finding.value, finding.mismatch) == ("backend", "tanh", "tanh")
+    assert "disagrees with the quantized graph on the same inputs: " in finding.verdict
     assert "wrong_kernels.py" in finding.culprit
     assert casting.check.culprit == finding.culprit
     seen = {n: v.artefact_db for n, v in rows(finding).items() if v.artefact_db is not None}
@@ -88,13 +101,84 @@ def test_values_are_evenly_spaced_over_the_graph() -> None:
 
 def test_the_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("net.py").write_text(FILE.format(middle="stretched"))
+    Path("net.py").write_text(FILE.format(middle="torch.tanh"))
     assert main(["localize", "net.py:build", "--target", "xnnpack", "--json"]) == 3
     found = json.loads(capsys.readouterr().out)
-    assert found["value"] == "upsample_bilinear2d"
+    assert found["value"] == "tanh"
     assert {"graph_db", "artefact_db", "steps"} <= found["values"][0].keys()
     Path("fine.py").write_text(FILE.format(middle="torch.relu"))
     assert main(["localize", "fine.py:build", "--target", "xnnpack"]) == 0
     said = capsys.readouterr().out
     assert "nothing is wrong" in said
     assert "conv2d_4" in said  # every value has its row
+
+
+class SlowRunner:
+    """A runner that always takes as long as it may."""
+
+    def __init__(self, real: Any) -> None:
+        self.real, self.timeouts = real, list[float]()
+
+    def run(self, pte: bytes, batches: Any, *, timeout: float, **_: Any) -> Any:
+        self.timeouts.append(timeout)
+        time.sleep(timeout * len(batches))
+        raise ingot.ArtefactError("the run timed out")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.real, name)
+
+
+def with_seconds(casting: ingot.Casting, seconds: float, **changes: Any) -> ingot.Casting:
+    kept = casting.needed_evidence
+    recipe = dataclasses.replace(kept.recipe, localize_seconds=seconds)
+    return dataclasses.replace(casting, evidence=dataclasses.replace(kept, recipe=recipe, **changes))
+
+
+def test_the_time_limit_holds_within_a_run() -> None:
+    casting = cast(torch.tanh)
+    runner = SlowRunner(casting.needed_evidence.target.runner)
+    target = dataclasses.replace(casting.needed_evidence.target, runner=runner)
+    start = time.monotonic()
+    finding = ingot.localize(with_seconds(casting, 1.0, target=target), IMAGES)
+    assert time.monotonic() - start < 3
+    assert finding.kind == "unfinished"
+    assert runner.timeouts
+    assert sum(runner.timeouts) <= 1.0
+    assert "localize_seconds = 1: no intermediate value was read by then" in finding.verdict
+
+
+def test_no_lowering_is_started_that_does_not_fit() -> None:
+    casting = cast(torch.tanh)
+    slow = dataclasses.replace(casting, timings={**casting.timings, "lower": 1e6})
+    finding = ingot.localize(with_seconds(slow, 60.0), IMAGES)
+    assert (finding.kind, finding.lowerings) == ("unfinished", 0)
+    assert finding.culprit == finding.verdict
+    assert finding.largest_sqnr_drop, "the graph was compared all the same"
+
+
+def test_a_search_that_runs_out_of_time_says_between_which_values_the_error_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    casting = cast(torch.tanh)
+    monkeypatch.setattr("ingot.verify.localize.observed_values.VALUES_PER_LOWERING", 2)
+    monkeypatch.setattr("ingot.verify.localize.diagnose.most_divergent_op", _out_of_time)
+    finding = ingot.localize(casting, IMAGES)
+    assert finding.kind == "unfinished"
+    assert re.search(r"\w+ \(wrong_kernels.py:\d+\) still agrees with the graph, \w+ \(", finding.verdict)
+
+
+def _out_of_time(_: Any) -> Any:
+    raise OutOfTime
+
+
+def test_the_first_batch_is_enough_where_it_shows_the_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    casting, sizes = cast(torch.tanh), list[int]()
+    real = observed_values.run_with_intermediates
+
+    def counted(evidence: Any, plan: Any, names: Any, batches: Any) -> Any:
+        sizes.append(len(batches))
+        return real(evidence, plan, names, batches)
+
+    monkeypatch.setattr(observed_values, "run_with_intermediates", counted)
+    assert ingot.localize(casting, IMAGES).value == "tanh"
+    assert set(sizes) == {1}

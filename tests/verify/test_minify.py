@@ -55,7 +55,7 @@ def test_backends_of_ones_own(wrong_backend: str, tmp_path: Path) -> None:
     done = reduce(sharpened, tmp_path / "repro.py", recipe=recipe, setup=setup)
     assert done.reproduces
     assert done.ops == 1
-    assert "recipe={'extra_backends': ['doubling']}" in done.path.read_text()
+    assert "recipe={'extra_backends': ['doubling'], 'recover': False}" in done.path.read_text()
 
 
 def test_without_time_the_whole_model_is_written(tmp_path: Path) -> None:

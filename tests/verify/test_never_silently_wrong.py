@@ -13,6 +13,8 @@ import torch.nn.functional as F
 
 import ingot
 from ingot.plan.plan_data import QuantizationPoint
+from ingot.verify.check import run_artefact, run_graph
+from ingot.verify.metrics import sqnr
 
 
 class Model(nn.Module):
@@ -91,23 +93,66 @@ def detector() -> nn.Module:
     return Model(boxes_and_scores, boxes=nn.Conv2d(4, 4, 1), scores=nn.Conv2d(4, 4, 1))
 
 
+def boxes_as_integers(s: Any, x: Any) -> Any:
+    """One convolution makes both; what comes after it gives each part a unit of its own."""
+    y = s.both(x)
+    return torch.cat([(y[:, :4] * 640).flatten(2), y[:, 4:].sigmoid().flatten(2)], 1).transpose(1, 2)
+
+
+def yolo() -> nn.Module:
+    return Model(boxes_as_integers, both=nn.Conv2d(4, 8, 1))
+
+
+DETECTED = [(torch.randn(1, 4, 6, 6, generator=torch.Generator().manual_seed(i)),) for i in range(4)]
+
+
+def detector_parts(casting: ingot.Casting) -> list[float]:
+    """SQNR of boxes and of scores, computed from the outputs themselves."""
+    evidence = casting.needed_evidence
+    runs = (run_graph(evidence.program.reference, DETECTED, {}), run_artefact(casting.pte, evidence, DETECTED))
+    want, got = (torch.cat([o[0] for o in run]) for run in runs)
+    return [sqnr(w.double(), g.double()) for w, g in zip(want.split(4, 1), got.split(4, 1), strict=True)]
+
+
 def test_large_boxes_keep_resolution_for_small_scores() -> None:
-    casting = cast(detector(), [(torch.randn(1, 4, 6, 6),) for _ in range(4)])
+    casting = cast(detector(), DETECTED)
     assert len(casting.delegates) == 1
-    assert casting.check.outputs[0].worst_channel_db > 30
+    assert min(detector_parts(casting)) > 30
+    assert casting.check.outputs[0].groups_db == pytest.approx(detector_parts(casting), abs=0.01)
+    assert casting.check.outputs[0].worst_channel_db > 25
     assert "a shared int8 scale would cost its smallest operand" in casting.plan.why("cat")
 
 
+@pytest.mark.parametrize("net", [detector, yolo])
+def test_scores_beside_boxes_are_judged(net: Any) -> None:
+    """The file of a net with negated scores: the whole output is still at 40 dB."""
+    torch.manual_seed(0)
+    good, wrong = net(), net()
+    wrong.load_state_dict(good.state_dict())
+    with torch.no_grad():
+        part = wrong.scores if net is detector else wrong.both
+        for p in part.parameters():
+            p[-4:] *= -1
+    castings = [cast(m, DETECTED) for m in (good, wrong)]
+    mixed = dataclasses.replace(castings[0], pte=castings[1].pte)
+    check = ingot.verify(mixed, DETECTED)
+    assert check.outputs[0].sqnr_db > 35
+    assert not check.passed
+    assert check.outputs[0].disagrees
+    assert "artefact and quantized graph disagree: SQNR" in check.outputs[0].problem
+    assert "chance" in check.outputs[0].problem
+
+
 def test_a_plan_with_one_coarse_scale_for_both_fails() -> None:
-    batches = [(torch.randn(1, 4, 6, 6),) for _ in range(4)]
-    program = ingot.capture(detector().eval(), batches[0])
-    plan = ingot.plan(program, ingot.record(program, batches), "xnnpack")
+    program = ingot.capture(detector().eval(), DETECTED[0])
+    plan = ingot.plan(program, ingot.record(program, DETECTED), "xnnpack")
     coarse = plan.qparams("mul_tensor")
     points = (QuantizationPoint("conv2d_1"), QuantizationPoint("mul_tensor"))
     coarsened = tuple(dataclasses.replace(d, qparams=coarse) if d.point in points else d for d in plan)
-    check = ingot.verify(ingot.lower(program, dataclasses.replace(plan, decisions=coarsened)), batches)
+    check = ingot.verify(ingot.lower(program, dataclasses.replace(plan, decisions=coarsened)), DETECTED)
     assert not check.passed
-    assert "channels are dead" in check.outputs[0].problem
+    assert "joined group 1 of 2 is far from the float model: SQNR" in check.outputs[0].problem
+    assert not check.outputs[0].disagrees
 
 
 def test_a_pruned_channel_with_a_bias() -> None:

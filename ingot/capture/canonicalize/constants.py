@@ -14,6 +14,9 @@ from ingot.core.fx import add_constant, calls, constant_of, get_attribute, has_s
 # Larger results (an expanded mask, a broadcast table) are not folded.
 MAX_ELEMENTS = 1 << 24
 
+# A probe draws values of about one. Rounding to hundreds makes zeros of them; of these it does not.
+MAGNITUDES = (1.0, -1e2, 1e4, -1e8)
+
 
 def fold_constants(module: GraphModule) -> int:
     """f(constants) -> constant: factories, tied or parametrized weights, expanded tokens, masks, position tables."""
@@ -39,7 +42,18 @@ def _ignores_operands(node: Node) -> bool:
     if len(node.all_input_nodes) != 1:  # only ops with one operand can qualify; do not probe others
         return False
     shape = getattr(value_of(node.all_input_nodes[0]), "shape", ("?",))
-    return not has_symbols(shape) and effect_of(node, constant_of).kind is Kind.CREATES
+    if has_symbols(shape) or effect_of(node, constant_of).kind is not Kind.CREATES:
+        return False
+    return all(torch.equal(_on_values(node, size), _on_values(node, 0.0)) for size in MAGNITUDES)
+
+
+def _on_values(node: Node, size: float) -> torch.Tensor:
+    """The result where all elements of the operand are `size`."""
+    value = value_of(node.all_input_nodes[0])
+    given = torch.full(value.shape, size).to(value.dtype)
+    args, kwargs = torch.fx.map_arg(node.args, lambda _: given), torch.fx.map_arg(node.kwargs, lambda _: given)
+    found = node.target(*args, **kwargs)  # type: ignore[operator]
+    return torch.zeros(()) if "empty" in str(node.target) else torch.nan_to_num(found)
 
 
 def _numel(node: Node) -> int:

@@ -118,7 +118,15 @@ def _classify(probe: Probe) -> ProbeResult:
     if result and result.kind is Kind.SELECTS and 0 < len(result.float_args) < len(probe.float_args):
         # Selected by another operand (the grid of a nearest sampler)? Keep that one fixed, like an index.
         result = trace_provenance(probe, [probe.float_args[i] for i in result.float_args], fixed) or result
+    if result and result.kind is Kind.CREATES and not _same_for_plain_values(probe, fixed, once):
+        return ProbeResult(Kind.COMPUTES, note="the output depends on which operands are zero, or on their signs")
     return result or find_affine(probe, fixed) or ProbeResult(Kind.COMPUTES)
+
+
+def _same_for_plain_values(probe: Probe, fixed: list[torch.Tensor], output: torch.Tensor) -> bool:
+    """A norm of order 0 counts what is not zero: constant for random values, which are never zero."""
+    plain = (probe.run([torch.full_like(x, number) for x in fixed]) for number in (0.0, 1.0, -1.0))
+    return all(torch.allclose(p, output, equal_nan=True) for p in plain)
 
 
 def _combine(a: ProbeResult, b: ProbeResult, only_masks: bool) -> ProbeResult:

@@ -138,6 +138,7 @@ def output_lines(facts: Facts, verbose: bool = True) -> Iterator[str]:
             yield f"    {o['problem']}"
     if more:
         yield f"  {more}; these are the worst"
+    yield from (f"  {note}" for note in check.get("notes", ()))
 
 
 def _estimates(facts: Facts) -> Iterator[str]:

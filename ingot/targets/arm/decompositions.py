@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +14,6 @@ from ingot.core.fx import constant_of, fake_like, source_of, value_name
 from ingot.errors import LowerError, first_sentence
 from ingot.patches.arm import arm_pass_fixes
 from ingot.targets.arm.device import Device, compile_spec
-
-HINT = "the error of the pass names an op: write that op in another way"
 
 
 @dataclass(frozen=True)
@@ -44,10 +43,18 @@ def apply_arm_decompositions(device: Device, module: GraphModule) -> GraphModule
     try:
         with arm_pass_fixes():
             return ArmPassManager(compile_spec(device)).transform_for_annotation_pipeline(module)
-    except Exception as e:  # a pass may raise anything; the manager wraps it
-        cause = e.__cause__ or e
-        why = f"{type(cause).__name__}: {first_sentence(cause)}"
-        raise LowerError(f"{device.name}: Arm's passes refused the program", why=why, hint=HINT) from e
+    except Exception as e:  # a pass may raise anything
+        raise _refused(e.__cause__ or e, module) from e
+
+
+def _refused(error: BaseException, module: GraphModule) -> LowerError:
+    """What a pass says, and the user's line of the op that it stopped at."""
+    said = re.search(r"While executing %(\w+)", str(error))
+    node = next((n for n in module.graph.nodes if said and n.name == said[1]), None)
+    why = first_sentence(ValueError(str(error).split("While executing")[0]))
+    hint = "write it with other ops, or cast for another target"
+    where = None if node is None else f"{node.name} ({source_of(node)})"
+    return LowerError("Arm's passes refuse the program", where=where, why=why, hint=hint)
 
 
 def _survives(node: Node, count: int, made: GraphModule) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,10 +36,28 @@ class ArmLowering(Lowering):
         return arm_rules(self.device)
 
     def context(self) -> AbstractContextManager[Any]:
-        return arm_pass_fixes()
+        return _pass_fixes_and_no_leftovers()
 
     def finish(self, graph: GraphModule) -> Mapping[str, Files]:
         return take_delegate_files(graph)
+
+
+@contextmanager
+def _pass_fixes_and_no_leftovers() -> Iterator[None]:
+    """The folders of a lowering that fails are deleted: nothing reads them."""
+    before = set(_dump_folders)
+    try:
+        with arm_pass_fixes():
+            yield
+    except BaseException:
+        for folder in _dump_folders - before:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
+    finally:
+        _dump_folders.intersection_update(before)
+
+
+_dump_folders: set[str] = set()  # of the lowering that is under way
 
 
 def _partitioners(device: Device) -> list[Any]:
@@ -85,6 +103,7 @@ def _dumping(spec: Any) -> Any:
     from executorch.exir.backend.partitioner import DelegationSpec
 
     folder = tempfile.mkdtemp(prefix="ingot-tosa-")
+    _dump_folders.add(folder)
     return DelegationSpec(spec.backend_id, [*spec.compile_specs, CompileSpec(_dump_key(), folder.encode())])
 
 

@@ -9,9 +9,10 @@ import torch
 from torch.fx import Node
 
 from ingot.core.fx import value_of
-from ingot.rewrite.bilinear_factors import factors_are_ratios
+from ingot.rewrite.upsample_bilinear_factors import factors_are_ratios
 
 NO_DIMENSIONS = "XNNPACK takes and returns no tensor without dimensions"
+MAX_DIMENSIONS = 6  # XNN_MAX_TENSOR_DIMS of its header; a delegate with more does not load
 OTHER_RATIO = "XNNPACK resizes by the ratio of the sizes, and the given scale factor is another one"
 
 
@@ -19,13 +20,20 @@ def unsupported_by_runtime(node: Node, values_read: Iterable[Node]) -> str | Non
     """Why the op must stay outside; `values_read` are its operands that are no constants."""
     if any(_is_scalar(n) for n in (node, *values_read)):
         return NO_DIMENSIONS
+    if any(_rank(n) > MAX_DIMENSIONS for n in (node, *values_read)):
+        return f"XNNPACK's tensors have at most {MAX_DIMENSIONS} dimensions"
     name = getattr(node.target, "__name__", "")  # of edge ops too; their text is a whole schema
     return OTHER_RATIO if name.endswith("upsample_bilinear2d.vec") and not factors_are_ratios(node) else None
 
 
 def _is_scalar(node: Node) -> bool:
+    return _rank(node) == 0
+
+
+def _rank(node: Node) -> int:
+    """Dimensions of a tensor; -1 of what is none."""
     val = value_of(node)
-    return isinstance(val, torch.Tensor) and val.dim() == 0
+    return val.dim() if isinstance(val, torch.Tensor) else -1
 
 
 def restrict(partitioner: Any) -> None:

@@ -9,7 +9,7 @@ from torch.fx import Node
 from ingot.rewrite import (
     adaptive_pool,
     attention,
-    bilinear_factors,
+    bilinear,
     bucketize,
     constant_adds,
     conv3d,
@@ -28,7 +28,9 @@ from ingot.rewrite import (
     pool_indices,
     prelu,
     reduce_sum,
+    resample,
     round_decimals,
+    rrelu,
     scalar_operands,
     scans,
     slice_scatter,
@@ -36,6 +38,7 @@ from ingot.rewrite import (
     softplus,
     strided_slice,
     unbatched,
+    upsample_bilinear_factors,
     upsample_nearest,
 )
 from ingot.rewrite.torch_decompositions import TorchDecompositions
@@ -51,13 +54,13 @@ _MISSING = tuple(
     replace(module.RULE, wanted=_runs_nowhere, required=True)
     for module in (
         conv3d, conv_transpose3d, adaptive_pool, pool3d, pool_indices, order_statistics, round_decimals, prelu,
-        embedding_bag, scans, bucketize,
+        embedding_bag, scans, bucketize, resample, bilinear, rrelu,
     )
 )  # fmt: skip
 _BY_TORCH = TorchDecompositions(_runs_nowhere, frozenset(op for rule in _MISSING for op in rule.functions))
 _EARLY = (
-    pool1d, unbatched, constant_adds, slice_scatter, strided_slice, upsample_nearest, bilinear_factors, hardsigmoid,
-    softplus, elu,
+    pool1d, unbatched, constant_adds, slice_scatter, strided_slice, upsample_nearest, upsample_bilinear_factors,
+    hardsigmoid, softplus, elu,
 )  # fmt: skip
 _LATE = (
     attention, matmul, softmax, layer_norm, mean, reduce_sum, scalar_operands, expand, permute_chains,

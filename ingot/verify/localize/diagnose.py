@@ -9,14 +9,22 @@ from typing import TYPE_CHECKING
 import torch
 from torch.fx import Node
 
+from ingot.core.deadline import Deadline, OutOfTime
 from ingot.core.fx import source_of
+from ingot.core.progress import Tick, nothing_to_report
 from ingot.errors import InputError
 from ingot.verify.check import Evidence, run_artefact, run_graph, run_quantized
 from ingot.verify.localize.finding import Finding, ValueCheck
 from ingot.verify.localize.graph_errors import describe_drop, largest_drop, sqnr_by_value
 from ingot.verify.localize.intermediate_outputs import Batches, ObservedValue
 from ingot.verify.localize.isolated_op import error_in_steps, isolated_error, most_divergent_op
-from ingot.verify.localize.observed_values import ArtefactProbe, diverges_from_graph, evenly_spaced
+from ingot.verify.localize.observed_values import (
+    ArtefactProbe,
+    diverges_from_graph,
+    evenly_spaced,
+    limited,
+    within,
+)
 from ingot.verify.metrics import measure
 
 if TYPE_CHECKING:
@@ -26,37 +34,82 @@ MOST_BATCHES = 8  # intermediate values of more would fill the memory
 Verdict = tuple[str, str, str | None]  # kind, sentence, value
 
 
-def diagnose(casting: Casting, batches: Batches) -> Finding:
-    """Compare the float program, the quantized graph and the artefact, value by value."""
+def diagnose(casting: Casting, batches: Batches, tick: Tick = nothing_to_report) -> Finding:
+    """Compare the float program, the quantized graph and the artefact, value by value.
+
+    It ends after `localize_seconds` of the recipe, with what is known by then.
+    """
     evidence: Evidence = casting.needed_evidence
     chosen = list(islice(batches, evidence.recipe.verify_batches or MOST_BATCHES))
     if not chosen:
         raise InputError("no batches to localize with", hint="give at least one input tuple")
-    probe = ArtefactProbe(evidence, casting.plan, chosen)
-    outputs = _outputs(casting.pte, evidence, chosen)
+    deadline, usual = Deadline(evidence.recipe.localize_seconds), casting.timings.get("lower", 0.0)
     errors = sqnr_by_value(evidence.program, evidence.quantized, chosen[0])
-    worst = largest_drop(evidence.program, errors)
+    probe = ArtefactProbe(evidence, casting.plan, chosen, deadline, usual, lambda n: tick(n, None))
+    try:
+        verdict = _verdict(probe, casting.pte, errors)
+    except OutOfTime:
+        verdict = _unfinished(probe)
+    return _finding(probe, casting, verdict, errors)
+
+
+def _verdict(probe: ArtefactProbe, pte: bytes, errors: dict[str, float]) -> Verdict:
+    outputs = _outputs(pte, probe)
     probe.observe(evenly_spaced(list(probe.observable)))
-    wrong = [n for n, v in outputs.items() if diverges_from_graph(evidence, v)]
+    wrong = [n for n, v in outputs.items() if diverges_from_graph(v)]
     if wrong and not probe.diverges(wrong[0]):
-        kind, sentence, value = _not_reproduced(probe, wrong[0])
-    else:
-        kind, sentence, value = _backend_error(probe, bool(wrong)) or _rounding_error(probe, outputs, errors, worst)
+        return _not_reproduced(probe, wrong[0])
+    worst = largest_drop(probe.evidence.program, errors)
+    return _backend_error(probe, bool(wrong)) or _rounding_error(probe, outputs, errors, worst)
+
+
+def _finding(probe: ArtefactProbe, casting: Casting, verdict: Verdict, errors: dict[str, float]) -> Finding:
+    (kind, sentence, value), evidence = verdict, probe.evidence
+    worst = largest_drop(evidence.program, errors)
     return Finding(
-        casting.target, evidence.target.runner.executed_on(), kind, sentence, _culprit(probe, kind, value, errors),
-        value,
+        casting.target, evidence.target.runner.executed_on(), kind, sentence, _culprit(probe, verdict, errors), value,
         _table(probe, errors), worst.name if worst else None, value if kind == "backend" else None, probe.lowerings,
         _notes(probe, casting),
     )  # fmt: skip
 
 
-def _outputs(pte: bytes, evidence: Evidence, batches: Batches) -> dict[str, ObservedValue]:
-    """The outputs of the artefact itself, as verification compares them."""
-    program = evidence.program
-    float_ = run_graph(program.module, batches, program.state)
-    runs = (float_, run_quantized(evidence, batches), run_artefact(pte, evidence, batches))
+def _outputs(pte: bytes, probe: ArtefactProbe) -> dict[str, ObservedValue]:
+    """The outputs of the artefact itself, as verification compares them.
+
+    If the first batch shows the error, it is enough to find it with: the others are left out from here on.
+    """
+    first, rest = probe.batches[:1], probe.batches[1:]
+    if probe.evidence.program.state or not rest:
+        return _outputs_on(pte, probe, probe.batches)
+    outputs = _outputs_on(pte, probe, first)
+    if any(diverges_from_graph(v) for v in outputs.values()):
+        probe.batches = first
+        return outputs
+    return {
+        n: v.joined(more) for (n, v), more in zip(outputs.items(), _outputs_on(pte, probe, rest).values(), strict=True)
+    }
+
+
+def _outputs_on(pte: bytes, probe: ArtefactProbe, batches: Batches) -> dict[str, ObservedValue]:
+    probe.deadline.need()
+    program, evidence = probe.evidence.program, probe.evidence
+    with within(probe.deadline):
+        artefact = run_artefact(pte, limited(evidence, probe.deadline, len(batches)), batches)
+    runs = (run_graph(program.module, batches, program.state), run_quantized(evidence, batches), artefact)
     names = program.output_names
     return {n: ObservedValue(*([batch[i] for batch in run] for run in runs)) for i, n in enumerate(names)}
+
+
+def _unfinished(probe: ArtefactProbe) -> Verdict:
+    """Between which values it starts, as far as they were observed."""
+    seen = sorted(probe.observed, key=probe.order.__getitem__)
+    bad = next((n for n in seen if probe.diverges(n)), None)
+    good = [n for n in seen if not probe.diverges(n) and (bad is None or probe.order[n] < probe.order[bad])]
+    known = [f"{_place(probe.nodes[good[-1]])} still agrees with the graph"] if good else []
+    known += [f"{_place(probe.nodes[bad])} does not"] if bad else []
+    said = ", ".join(known) or "no intermediate value was read by then"
+    ended = f"the search for the op ended after localize_seconds = {probe.deadline.seconds:g}"
+    return "unfinished", f"{ended}: {said}; give it more seconds, or minify the model with --reduce repro.py", bad
 
 
 def _backend_error(probe: ArtefactProbe, failed: bool) -> Verdict | None:
@@ -94,7 +147,7 @@ def _rounding_error(
 ) -> Verdict:
     """Every op agrees with the graph; how far is the graph from the float program?"""
     threshold = probe.evidence.recipe.min_sqnr_db
-    bad = [n for n, v in outputs.items() if diverges_from_graph(probe.evidence, v) or _is_far(v, threshold)]
+    bad = [n for n, v in outputs.items() if diverges_from_graph(v) or _is_far(v, threshold)]
     if worst is None:
         return "none", "artefact and quantized graph agree, and no value is rounded", None
     place, db = _place(worst), errors[worst.name]
@@ -122,7 +175,10 @@ def _place(node: Node) -> str:
     return f"{node.name} ({source_of(node)})"
 
 
-def _culprit(probe: ArtefactProbe, kind: str, name: str | None, errors: dict[str, float]) -> str | None:
+def _culprit(probe: ArtefactProbe, verdict: Verdict, errors: dict[str, float]) -> str | None:
+    kind, sentence, name = verdict
+    if kind == "unfinished":
+        return sentence
     if kind == "none" or name is None:
         return None
     if kind == "backend":

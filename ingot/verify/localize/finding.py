@@ -24,7 +24,8 @@ class Finding:
     """Where the error starts, and its cause.
 
     `kind` is "none", "rounding" (the plan is too coarse), "backend" (a kernel disagrees with the quantized graph),
-    "file" (the file is not what this plan lowers to) or "hidden" (the error disappears with extra outputs).
+    "file" (the file is not what this plan lowers to), "hidden" (the error disappears with extra outputs) or
+    "unfinished" (the search took more than `localize_seconds`).
     """
 
     target: str

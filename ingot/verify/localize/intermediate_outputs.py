@@ -27,6 +27,12 @@ class ObservedValue:
     quantized: list[torch.Tensor]
     artefact: list[torch.Tensor]
 
+    def joined(self, more: ObservedValue) -> ObservedValue:
+        """On the batches of both."""
+        return ObservedValue(
+            self.reference + more.reference, self.quantized + more.quantized, self.artefact + more.artefact
+        )
+
 
 @dataclass(frozen=True)
 class IntermediateRun:

@@ -56,6 +56,7 @@ def most_divergent_op(probe: ArtefactProbe) -> tuple[str, IsolatedError]:
 
 def isolated_error(probe: ArtefactProbe, name: str) -> IsolatedError:
     """The error of one value, computed from the nearest observed values upstream."""
+    probe.deadline.need()
     starts = {_start_node(probe, n): n for n in probe.nearest_observed(name)}
     part = extract_subgraph(probe.evidence.quantized, starts, [_end_node(probe, name)])
     wanted = run_in_double(part, _inputs(probe, part, starts), probe.evidence.target)

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
+from ingot.core.deadline import Deadline, OutOfTime
+from ingot.errors import ArtefactError
 from ingot.plan.plan_data import Plan
-from ingot.verify.check import Evidence, graph_mismatch
+from ingot.verify.check import Evidence
+from ingot.verify.judge_output import Compared, strays_from_graph
 from ingot.verify.localize.intermediate_outputs import (
     Batches,
     ObservedValue,
     observable_values,
     run_with_intermediates,
 )
-from ingot.verify.metrics import measure
 
 VALUES_PER_LOWERING = 8  # enough to converge fast, few enough not to change the delegates
 
@@ -26,6 +30,9 @@ class ArtefactProbe:
     evidence: Evidence
     plan: Plan
     batches: Batches
+    deadline: Deadline
+    lowering_seconds: float = 0.0  # about, for one lowering
+    on_lowering: Callable[[int], None] = lambda _: None
     observed: dict[str, ObservedValue] = field(default_factory=dict)
     lowerings: int = 0
     delegates: set[int] = field(default_factory=set)
@@ -38,13 +45,22 @@ class ArtefactProbe:
 
     def observe(self, names: Sequence[str]) -> None:
         """Lower again with these values as extra outputs."""
-        run = run_with_intermediates(self.evidence, self.plan, names, self.batches)
+        self.deadline.need(self.lowering_seconds)
+        self.on_lowering(self.lowerings + 1)
+        start = time.monotonic()
+        with within(self.deadline):
+            run = run_with_intermediates(self.limited, self.plan, names, self.batches)
+        self.lowering_seconds = time.monotonic() - start
         self.observed |= run.observed
         self.lowerings += 1
         self.delegates.add(run.delegates)
 
+    @property
+    def limited(self) -> Evidence:
+        return limited(self.evidence, self.deadline, len(self.batches))
+
     def diverges(self, name: str) -> bool:
-        return diverges_from_graph(self.evidence, self.observed[name])
+        return diverges_from_graph(self.observed[name])
 
     def nearest_observed(self, name: str) -> list[str]:
         """The nearest observed values upstream from which the graph can be resumed."""
@@ -69,6 +85,23 @@ class ArtefactProbe:
         return found
 
 
+def limited(evidence: Evidence, deadline: Deadline, batches: int) -> Evidence:
+    """With a timeout for each batch that ends all of them at the deadline."""
+    seconds = min(evidence.recipe.run_timeout, max(deadline.left, 0.1) / batches)
+    return replace(evidence, recipe=replace(evidence.recipe, run_timeout=seconds))
+
+
+@contextmanager
+def within(deadline: Deadline) -> Iterator[None]:
+    """A run that the deadline ended is no error of the artefact."""
+    try:
+        yield
+    except ArtefactError as e:
+        if deadline.passed:
+            raise OutOfTime from e
+        raise
+
+
 def evenly_spaced(names: Sequence[str], most: int = VALUES_PER_LOWERING) -> list[str]:
     """At most `most` names, evenly spaced over the graph; the last one is always among them."""
     if len(names) <= most:
@@ -76,8 +109,6 @@ def evenly_spaced(names: Sequence[str], most: int = VALUES_PER_LOWERING) -> list
     return [names[math.ceil((i + 1) * len(names) / most) - 1] for i in range(most)]
 
 
-def diverges_from_graph(evidence: Evidence, value: ObservedValue) -> bool:
-    """By the thresholds of verification; or dead or non-finite where the graph is not."""
-    to_float, to_graph = measure(value.reference, value.artefact), measure(value.quantized, value.artefact)
-    graph_db = measure(value.reference, value.quantized).sqnr_db
-    return to_graph.defect is not None or graph_mismatch(evidence.recipe, to_float, to_graph, graph_db) is not None
+def diverges_from_graph(value: ObservedValue) -> bool:
+    """As verification finds it; or dead or non-finite where the graph is not."""
+    return strays_from_graph(Compared(value.reference, value.quantized, value.artefact)) is not None

@@ -37,7 +37,8 @@ def constants(variant: Variant) -> dict[str, torch.Tensor]:
 
 def reproducer_source(variant: Variant, title: str, setup: str, failure: str) -> str:
     """The whole file. Run, it prints the failure and exits with 1; with 0 if the failure is gone."""
-    recipe = f", recipe={_literal(dict(variant.recipe))}" if variant.recipe else ""
+    # The failure is what it shows: an op that is run elsewhere would hide it.
+    recipe = f", recipe={_literal({**variant.recipe, 'recover': False})}"
     names = [n for n in ("Scope", "Spec") if f"{n}(" in recipe]
     has_data = bool(saved_tensors(variant))
     parts = [

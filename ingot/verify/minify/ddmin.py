@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TypeVar
 
+from ingot.core.deadline import Deadline
+
 T = TypeVar("T")
-
-
-class OutOfTime(Exception):
-    """The budget is spent; the best variant found so far remains valid."""
 
 
 class Budget:
     """Seconds to spend on trials."""
 
     def __init__(self, seconds: float):
-        self.end, self.trials = time.monotonic() + seconds, 0
+        self.deadline, self.trials = Deadline(seconds), 0
 
     def spend(self) -> None:
         """Call before each trial."""
-        if time.monotonic() > self.end:
-            raise OutOfTime
+        self.deadline.need()
         self.trials += 1
 
 

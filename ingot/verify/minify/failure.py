@@ -36,19 +36,19 @@ def failure_of(attempt: Attempt, model: Any, batches: Sequence[Any], target: str
         check = attempt(model, batches, target, settings)
     except IngotError as e:
         return Failure(
-            f"{type(e).__name__}: {_normalized(e.what)}: {_normalized(e.why or '')}", f"{type(e).__name__}: {e}"
+            f"{type(e).__name__}: {normalized(e.what)}: {normalized(e.why or '')}", f"{type(e).__name__}: {e}"
         )
     except Exception as e:  # a bug in Ingot is a failure like any other
-        return Failure(f"{type(e).__name__}: {_normalized(str(e))}", f"{type(e).__name__}: {e}")
+        return Failure(f"{type(e).__name__}: {normalized(str(e))}", f"{type(e).__name__}: {e}")
     return None if check.passed else _mismatch(check, settings)
 
 
 def _mismatch(check: Check, recipe: Recipe) -> Failure:
     problems = [o.problem for o in check.outputs if o.problem]
-    signature = "disagrees with its graph" if disagrees_with_graph(check, recipe) else _normalized(problems[0])
+    signature = "disagrees with its graph" if disagrees_with_graph(check, recipe) else normalized(problems[0])
     return Failure(f"{MismatchError.__name__}: {signature}", f"{MismatchError.__name__}: {'; '.join(problems)}")
 
 
-def _normalized(text: str) -> str:
+def normalized(text: str) -> str:
     """Without what differs from graph to graph: numbers, shapes, names and the runtime's last lines."""
     return " ".join(_NUMBERS_AND_NAMES.sub("#", text.split("; its last lines")[0]).split())[:120]

@@ -18,9 +18,10 @@ from ingot.capture.export import Program, capture_program
 from ingot.capture.inputs import copy_of
 from ingot.config.recipe import Recipe, RecipeLike, read_toml, recipe_from
 from ingot.core.atomic_file import atomic_write
+from ingot.core.deadline import OutOfTime
 from ingot.errors import InputError
 from ingot.verify.minify.codegen import DATA, model_source, reproducer_source, saved_tensors
-from ingot.verify.minify.ddmin import Budget, OutOfTime, ddmin
+from ingot.verify.minify.ddmin import Budget, ddmin
 from ingot.verify.minify.failure import Attempt, Failure, failure_of
 from ingot.verify.minify.shrink import shrink
 from ingot.verify.minify.variant import Unit, Variant, units_of, variant_of

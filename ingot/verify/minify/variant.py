@@ -53,7 +53,7 @@ def variant_of(program: Program, units: Sequence[Unit], full: Variant) -> Varian
     wanted = [n for unit in units for n in unit if isinstance(value_of(n), torch.Tensor) and not kept & n.users.keys()]
     part = extract_subgraph(program.module, boundary, wanted)
     reads = subgraph_inputs(program.module, part)
-    batches = _inline_numbers(part, [_values(program, reads, batch) for batch in full.batches])
+    batches = _inline_numbers(part, [values_of(program, reads, batch) for batch in full.batches])
     name_inputs(part)
     return Variant(part, batches, full.target, full.recipe)
 
@@ -66,7 +66,8 @@ def name_inputs(part: GraphModule) -> None:
     part.recompile()
 
 
-def _values(program: Program, reads: Sequence[Node], batch: Batch) -> Batch:
+def values_of(program: Program, reads: Sequence[Node], batch: Batch) -> Batch:
+    """The values of these nodes in a run of the program."""
     found: dict[Node, Any] = {}
 
     class Keep(Interpreter):

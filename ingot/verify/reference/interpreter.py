@@ -25,7 +25,7 @@ def evaluate(module: GraphModule, batches: Sequence[tuple[Any, ...]], target: Ta
     interpreter = DoubleInterpreter(module, target)
     with torch.no_grad():
         results = [interpreter.run(*batch) for batch in batches]
-    return [torch.utils._pytree.tree_map_only(Tensor, _narrow, r) for r in results]
+    return [torch.utils._pytree.tree_map_only(Tensor, narrow, r) for r in results]
 
 
 class DoubleInterpreter(Interpreter):
@@ -37,6 +37,8 @@ class DoubleInterpreter(Interpreter):
         self.tables, self.scales = lookup_tables(module, target), exact_scales(module, target)
 
     def run_node(self, n: Node) -> Any:
+        if n.target is torch.ops.aten._assert_tensor_metadata.default:  # torch.export says: this is float32
+            return None
         qdq = QDQ_IN_DOUBLE.get(str(n.target)) if n.op == "call_function" else None
         if qdq is not None:
             return self._run_qdq(n, qdq)
@@ -60,7 +62,7 @@ def _widen(x: Tensor) -> Tensor:
     return x.double() if x.dtype is torch.float32 else x
 
 
-def _narrow(x: Tensor) -> Tensor:
+def narrow(x: Tensor) -> Tensor:
     return x.float() if x.dtype is torch.float64 else x
 
 
@@ -70,7 +72,7 @@ def _quantize(x: Tensor, scale: float, zero: int, low: int, high: int, dtype: to
 
 def _quantize_input(x: Tensor, *qparams: Any) -> Tensor:
     """A program input is quantized before the delegate, by the op itself."""
-    return torch.ops.quantized_decomposed.quantize_per_tensor.default(_narrow(x), *qparams)
+    return torch.ops.quantized_decomposed.quantize_per_tensor.default(narrow(x), *qparams)
 
 
 def _quantize_half_up(x: Tensor, scale: float, zero: int, low: int, high: int, dtype: torch.dtype) -> Tensor:

@@ -33,8 +33,8 @@ def _rewrite(node: Node) -> Node | None:
         return None
     tall, wide = node.args[3]  # type: ignore[misc]
     rows = _resized(node, x, _weights(small[3], big[3], float(wide)))  # type: ignore[arg-type]
-    turned = _resized(node, _turned(node, rows), _weights(small[2], big[2], float(tall)))  # type: ignore[arg-type]
-    return _turned(node, turned)
+    transposed = _resized(node, _transposed(node, rows), _weights(small[2], big[2], float(tall)))  # type: ignore[arg-type]
+    return _transposed(node, transposed)
 
 
 def _resized(node: Node, x: Node, weights: torch.Tensor) -> Node:
@@ -42,7 +42,7 @@ def _resized(node: Node, x: Node, weights: torch.Tensor) -> Node:
     return call(node, aten.linear.default, x, add_constant(module, weights, f"{node.name}_weights", node))
 
 
-def _turned(node: Node, x: Node) -> Node:
+def _transposed(node: Node, x: Node) -> Node:
     return call(node, aten.permute.default, x, [0, 1, 3, 2])
 
 

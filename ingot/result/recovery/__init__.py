@@ -1,0 +1,1 @@
+"""A backend that fails on an op costs that op, not the cast: find it, plan it otherwise, go on."""

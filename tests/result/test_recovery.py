@@ -1,0 +1,287 @@
+"""A backend that fails on an op costs that op: real programs that kill XNNPACK and Arm's tools, and the runtime."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import ingot
+from ingot.errors import ArtefactError, LowerError, NoKernelError
+from ingot.result import lower_and_verify
+from tests.support import failing_backend
+from tests.support.requirements import need
+from tests.support.wrong_kernels import Net, dying_on_hardswish, sharpened, sigmoid_for_tanh
+from tests.support.wrong_kernels import register as register_wrong_kernels
+
+F = nn.functional
+IMAGES = [(torch.randn(1, 3, 12, 12, generator=torch.Generator().manual_seed(i)),) for i in range(3)]
+
+
+class Between(nn.Module):
+    """Something between two convolutions."""
+
+    def __init__(self, middle: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.before, self.after, self.middle = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 4, 3, padding=1), middle
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.after(self.middle(self.before(x).relu()))
+
+
+WORDS = "Attempting to convert non-NHWC compatible node to NHWC"
+
+
+@pytest.fixture
+def dying() -> Iterator[None]:
+    """XNNPACK's serializer fails at each hardswish, in words that do not name it."""
+    with dying_on_hardswish(WORDS):
+        yield
+
+
+dies = pytest.mark.usefixtures("dying")
+
+
+def in_seven_dimensions(x: torch.Tensor) -> torch.Tensor:
+    return x.view(1, 2, 4, 3, 4, 2, 6).permute(0, 2, 1, 3, 5, 4, 6).reshape(1, 8, 12, 12)
+
+
+class Cancelling(nn.Module):
+    """Products that are a million times larger than their sum."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        eye = torch.eye(8)
+        self.register_buffer("weight", torch.cat([1000 * eye, -1000 * eye, 1e-4 * eye], 1)[:, :, None, None])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.conv2d(torch.cat([x, x.abs(), x], 1), self.weight)
+
+
+def cast(middle: Any, target: str = "xnnpack", **recipe: Any) -> ingot.Casting:
+    net = Between(middle).eval()
+    return ingot.cast(net, IMAGES[0], target=target, calibration=IMAGES, recipe=recipe or None)
+
+
+def fails_without_recovery(middle: Any, target: str, **recipe: Any) -> str:
+    """What the backend says where nothing is recovered: the verbs one by one."""
+    program = ingot.capture(Between(middle).eval(), IMAGES[0])
+    plan = ingot.plan(program, ingot.record(program, IMAGES), target, recipe=recipe)
+    with pytest.raises((LowerError, ArtefactError)) as raised:
+        ingot.verify(ingot.lower(program, plan), IMAGES)
+    return str(raised.value)
+
+
+@pytest.fixture
+def lowerings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    made: list[Any] = []
+    real = lower_and_verify.lower_graph
+
+    def counted(*args: Any) -> Any:
+        made.append(args)
+        return real(*args)
+
+    monkeypatch.setattr(lower_and_verify, "lower_graph", counted)
+    return made
+
+
+def test_a_cast_without_failures_is_lowered_once(lowerings: list[Any]) -> None:
+    casting = cast(torch.relu)
+    assert len(lowerings) == 1
+    assert not any("fails on" in note for note in casting.notes)
+
+
+@dies
+def test_an_op_that_kills_a_pass_of_xnnpack_runs_on_the_host() -> None:
+    assert WORDS in fails_without_recovery(F.hardswish, "xnnpack")
+    casting = cast(F.hardswish)
+    assert casting.check is not None
+    assert casting.check.passed
+    assert casting.delegates
+    reasons = {h.reason for h in casting.host_ops}
+    assert reasons == {f"xnnpack fails on it: AssertionError: {WORDS}"}
+    assert any("hardswish (test_recovery.py:" in n and "on the host" in n for n in casting.notes)
+    assert any('host_ops = ["hardswish"]' in n for n in casting.notes)
+
+
+@dies
+def test_the_recipe_that_a_note_gives_needs_no_search(lowerings: list[Any]) -> None:
+    casting = cast(F.hardswish, host_ops=["hardswish"])
+    assert len(lowerings) == 1
+    assert {h.reason for h in casting.host_ops} == {"the recipe keeps it on the host"}
+
+
+@dies
+def test_a_plan_keeps_what_was_barred() -> None:
+    casting = cast(F.hardswish)
+    plan = ingot.Plan.from_json(casting.plan.to_json())
+    program = ingot.capture(Between(F.hardswish).eval(), IMAGES[0])
+    again = ingot.lower(program, plan)
+    assert again.pte == casting.pte
+    assert [h.reason for h in again.host_ops] == [h.reason for h in casting.host_ops]
+
+
+@dies
+def test_a_saved_casting_can_be_checked_again(tmp_path: Any) -> None:
+    casting = ingot.Casting.load(cast(F.hardswish).save_folder(tmp_path / "out"))
+    assert ingot.verify(casting, IMAGES).passed
+    assert "hardswish" in casting.needed_evidence.target.lowering.barred
+    assert json.loads((tmp_path / "out" / "plan.json").read_text())["settings"]["host_ops"].keys() == {"hardswish"}
+
+
+def test_ops_with_which_a_program_does_not_load_run_on_the_host_and_no_others() -> None:
+    assert "does not load" in fails_without_recovery(in_seven_dimensions, "xnnpack")
+    casting = cast(in_seven_dimensions)
+    assert casting.check is not None
+    assert casting.check.passed
+    barred = casting.plan.settings["host_ops"]
+    assert barred.keys() == {"view", "permute", "view_1"}, "each of them reads or writes seven dimensions"
+    for name in barred:  # minimal: it does not load with any one of them inside the delegate
+        others = [n for n in barred if n != name]
+        assert "does not load" in fails_without_recovery(in_seven_dimensions, "xnnpack", host_ops=others)
+
+
+def test_an_op_that_crashes_the_runtime_runs_in_another_precision() -> None:
+    assert "signal SIGABRT" in fails_without_recovery(Cancelling(), "xnnpack")
+    casting = cast(Cancelling())
+    assert casting.check is not None
+    assert casting.check.passed
+    assert not casting.host_ops, "float inside the delegate was possible"
+    assert casting.plan.qparams("conv2d_1") is None
+    assert casting.plan.qparams("conv2d") is not None or casting.plan.qparams("relu") is not None
+    assert any("signal SIGABRT" in n and "inside the delegate, in float" in n for n in casting.notes)
+
+
+def test_a_light_op_is_moved_where_a_heavy_one_could_be() -> None:
+    casting = cast(F.mish)
+    assert casting.check is not None
+    assert casting.check.passed
+    assert not any("convolution" in h.op for h in casting.host_ops)
+
+
+@pytest.mark.parametrize(("name", "words"), [("hang", "seconds and was killed"), ("crash", "signal SIGSEGV")])
+def test_an_op_on_which_a_backend_hangs_or_crashes_runs_on_the_host(name: str, words: str) -> None:
+    net, recipe = Between(F.hardswish).eval(), {"extra_backends": [failing_backend.register(name)]}
+    casting = ingot.cast(net, IMAGES[0], target="xnnpack", calibration=IMAGES[:1], recipe=recipe)
+    assert casting.check is not None
+    assert casting.check.passed
+    assert {d.backend for d in casting.delegates} == {"XnnpackBackend"}
+    assert casting.host_ops
+    assert all(words in h.reason for h in casting.host_ops)
+    assert casting.plan.settings["host_ops"].keys() == {"hardswish"}
+
+
+def test_an_op_whose_kernel_is_wrong_runs_elsewhere_and_a_note_says_so() -> None:
+    net = Net(torch.tanh).eval()
+    with sigmoid_for_tanh():
+        casting = ingot.cast(net, IMAGES[0], target="xnnpack", calibration=IMAGES)
+        with pytest.raises(ingot.MismatchError, match="tanh"):
+            ingot.cast(net, IMAGES[0], target="xnnpack", calibration=IMAGES, recipe={"recover": False})
+    assert casting.check is not None
+    assert casting.check.passed
+    assert casting.plan.settings["host_ops"].keys() == {"tanh"}
+    assert any("is wrong at tanh (wrong_kernels.py:" in n for n in casting.notes)
+    assert all("disagrees with the quantized graph on the same inputs" in h.reason for h in casting.host_ops)
+
+
+def test_a_wrong_op_that_nothing_else_can_run_is_a_mismatch() -> None:
+    register_wrong_kernels()
+    net, recipe = Net(sharpened).eval(), {"extra_backends": ["doubling"]}
+    with pytest.raises(ingot.MismatchError, match="sharpen"):
+        ingot.cast(net, IMAGES[0], target="xnnpack", calibration=IMAGES, recipe=recipe)
+
+
+@dies
+def test_failures_behind_each_other_are_all_recovered() -> None:
+    casting = cast(lambda x: F.hardswish(in_seven_dimensions(F.hardswish(x))))
+    assert casting.check is not None
+    assert casting.check.passed
+    assert casting.plan.settings["host_ops"].keys() == {"hardswish", "view", "permute", "view_1", "hardswish_1"}
+    said = {h.reason.split(": ")[1] for h in casting.host_ops}
+    assert said == {"AssertionError", "the program does not load"}, "each with the words for it"
+
+
+def test_an_op_that_nothing_can_run_is_refused_with_its_line() -> None:
+    with pytest.raises((LowerError, ArtefactError), match=r"sharpen.*where: .*wrong_kernels\.py:\d+"):
+        cast(sharpened)
+    with pytest.raises(NoKernelError, match=r"constant_pad_nd.*Padding values must be non-negative, but got"):
+        cast(lambda x: F.pad(x, (-1, -1, 1, 1)))
+
+
+@dies
+def test_without_time_the_refusal_says_so() -> None:
+    with pytest.raises(LowerError) as raised:
+        cast(F.hardswish, localize_seconds=0.0)
+    assert WORDS in str(raised.value)
+    assert "localize_seconds = 0 was too short to find the op on which it fails" in str(raised.value)
+
+
+def test_where_no_op_helps_the_refusal_has_the_backends_words_and_a_way_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(*_: Any) -> Any:
+        raise LowerError("xnnpack refused the program", why="OSError: its licence has expired", hint="buy another")
+
+    monkeypatch.setattr(lower_and_verify, "lower_graph", dies)
+    with pytest.raises(LowerError) as raised:
+        cast(torch.relu)
+    assert "OSError: its licence has expired; the program fails without any one op" in str(raised.value)
+    assert "--reduce repro.py" in str(raised.value)
+
+
+@dies
+def test_recovery_can_be_switched_off(lowerings: list[Any]) -> None:
+    with pytest.raises(LowerError, match=WORDS):
+        cast(F.hardswish, recover=False)
+    assert len(lowerings) == 1
+
+
+def test_what_cannot_be_recovered_can_be_kept() -> None:
+    net = Between(lambda x: F.pad(x, (-1, -1, 1, 1))).eval()
+    casting = ingot.cast(net, IMAGES[0], target="xnnpack", calibration=IMAGES, on_mismatch="keep")
+    assert casting.check is not None
+    assert not casting.check.passed
+    assert "nothing can run constant_pad_nd" in str(casting.check.culprit)
+
+
+def test_a_host_op_that_the_program_does_not_have_is_refused() -> None:
+    with pytest.raises(ingot.InputError, match=r"host_ops names 'rleu'.*did you mean 'relu'"):
+        cast(torch.relu, host_ops=["rleu"])
+
+
+def test_an_op_that_kills_arms_passes_runs_elsewhere() -> None:
+    """48-bit sums need a multiplier that TOSA cannot express; in int8 they do not."""
+    asked = {"scopes": [{"op": "*", "precision": "int16"}]}
+    assert "Shift should be in range [2, 62]" in fails_without_recovery(Cancelling(), need("ethos-u55-128"), **asked)
+    casting = cast(Cancelling(), "ethos-u55-128", **asked)
+    assert casting.check is not None
+    assert casting.check.passed
+    assert any("Shift should be in range [2, 62]; it runs inside the delegate, in int8" in n for n in casting.notes)
+    assert {d.qparams.dtype for d in casting.plan if d.point.node == "conv2d_1" and d.qparams} <= {"int8", "int32"}
+    assert casting.plan.qparams("relu").dtype == "int16"
+
+
+@dies
+def test_weight_only_casts_recover_too() -> None:
+    net = nn.Sequential(nn.Linear(64, 64), nn.Hardswish(), nn.Linear(64, 32)).eval()
+    rows = [(torch.randn(4, 64, generator=torch.Generator().manual_seed(i)),) for i in range(2)]
+    casting = ingot.cast(net, rows[0], target="xnnpack", calibration=rows, weights="8da8w")
+    assert casting.check is not None
+    assert casting.check.passed
+    assert casting.plan.settings["host_ops"].keys() == {"hardswish"}
+    assert {h.reason.split(":")[0] for h in casting.host_ops} == {"xnnpack fails on it"}
+    assert casting.layers
+
+
+@dies
+def test_an_op_of_a_program_with_dynamic_shapes_runs_on_the_host() -> None:
+    net = Between(F.hardswish).eval()
+    shapes = {"x": {0: torch.export.Dim("batch", min=1, max=4)}}
+    batches = [(x.repeat(2, 1, 1, 1),) for (x,) in IMAGES]
+    casting = ingot.cast(net, batches[0], target="xnnpack", calibration=batches, dynamic_shapes=shapes)
+    assert casting.check is not None
+    assert casting.check.passed
+    assert casting.plan.settings["host_ops"].keys() == {"hardswish"}
