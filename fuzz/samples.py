@@ -83,10 +83,10 @@ def _make_checkpoint(folder: Path) -> None:
 
 def _make_decoder(folder: Path) -> None:
     """A folder as `ingot generate` opens it."""
-    from ingot.llm.decoder import KVHeads
     from ingot.llm.generation import DecoderSpec
+    from ingot.llm.kv_cache import KVHeads
 
-    (folder / "decoder.json").write_text(DecoderSpec(16, 2, KVHeads(2, 4, 10000.0), (1,)).to_json())
+    (folder / "decoder.json").write_text(DecoderSpec(16, 2, KVHeads(2, 1, 4), (1,)).to_json())
 
 
 # ---- readers ----
