@@ -179,6 +179,7 @@ def _tokenizer(folder: Path) -> None:
     assert _tokenizer_of(folder).encode("a b").ids is not None
 
 
+SIGNED = ("plan.json", "ranges.json", "model.pte", "float.pt2")
 KINDS: dict[str, FileKind] = {
     "recipe": FileKind("data", "recipe.toml", _recipe),
     "plan": FileKind("data", "plan.json", _plan),
@@ -197,10 +198,7 @@ KINDS: dict[str, FileKind] = {
     "casting-ranges": FileKind("casting", "ranges.json", _casting),
     "casting-pte": FileKind("casting", "model.pte", _casting),
     "casting-float": FileKind("casting", "float.pt2", _casting),
-    **{
-        f"signed-{f}": FileKind("casting", f, _casting, True)
-        for f in ("plan.json", "ranges.json", "model.pte", "float.pt2")
-    },
+    **{f"signed-{f}": FileKind("casting", f, _casting, signed=True) for f in SIGNED},
     "decoder.json": FileKind("decoder", "decoder.json", _session),
     "decoder-pte": FileKind("decoder", "model.pte", _session),
     "safetensors": FileKind("checkpoint", "model.safetensors", _checkpoint),
