@@ -59,7 +59,7 @@ class Watch:
 
 def forget() -> None:
     """As in a new process."""
-    rewriting._rewritten.cache_clear()
+    rewriting._known_rewrites.clear()
     probe._cache.clear()
     xnnpack._edge_cache.clear()
 

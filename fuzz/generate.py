@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -27,7 +28,7 @@ def draw_program(seed: int, target: str | None = None) -> FuzzProgram:
     return _finished(random, _Draft(random, empty))
 
 
-def _weighted(random: Random, choices: dict[Any, float]) -> Any:
+def _weighted(random: Random, choices: Mapping[Any, float]) -> Any:
     return random.choices(list(choices), list(choices.values()))[0]
 
 

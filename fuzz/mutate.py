@@ -7,7 +7,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-ODD_VALUES = (
+ODD_VALUES: tuple[Any, ...] = (
     None, True, 0, -1, 1 << 31, 1 << 63, 10**400, 1e308, -1e308, float("nan"), float("inf"), 0.5, "", "x" * 5000,
     "\x00", "../../etc", "ü€😀", [], {}, [[]], {"": 0}, [None] * 100,
 )  # fmt: skip

@@ -39,7 +39,7 @@ def reshaped(r: Random, x: Tensor, v: Values) -> Drawn:
     """Factors of its size in a random order."""
     if not x.numel():
         return None
-    left, sizes = x.numel(), []
+    left, sizes = x.numel(), list[int]()
     while left > 1 and len(sizes) < 4:
         d = r.choice([d for d in range(1, left + 1) if left % d == 0][1:])
         sizes, left = [*sizes, d], left // d

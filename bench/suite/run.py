@@ -91,7 +91,9 @@ def work(todo: queue.Queue[str], start: Callable[[], Worker], keep: Callable[[di
             keep(worker.row(case))
         except Died as e:
             keep({"id": case, "result": "crashed", "why": str(e)})
-            worker = worker.end() if worker else None
+            if worker:
+                worker.end()
+            worker = None
     if worker:
         worker.end()
 

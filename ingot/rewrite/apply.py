@@ -18,8 +18,7 @@ from ingot.core.host_memory import gc_paused
 from ingot.errors import CaptureError, IngotError, InputError, first_sentence, nearest
 from ingot.patches.speed_contexts import lazy_codegen
 from ingot.rewrite.fragmentation import Fragmentation, fragmentation
-from ingot.rewrite.rule import Rule
-from ingot.targets.base import Target
+from ingot.targets.base import RewriteRule, Target
 
 AbilityQuery = Callable[[Node], Any]
 
@@ -50,7 +49,7 @@ _known_rewrites: WeakKeyDictionary[Program, dict[Any, Rewritten]] = WeakKeyDicti
 
 @gc_paused()
 def _rewritten(
-    program: Program, disabled: tuple[str, ...], rules: tuple[Rule, ...], ask: AbilityQuery | None
+    program: Program, disabled: tuple[str, ...], rules: tuple[RewriteRule, ...], ask: AbilityQuery | None
 ) -> Rewritten:
     for name in disabled:
         if name not in {r.name for r in rules}:
@@ -71,7 +70,7 @@ class _State:
     spare: GraphModule | None = None  # an unchanged copy, if the rule before matched nothing
 
 
-def _search(program: Program, rules: Sequence[Rule], ask: AbilityQuery | None) -> _State:
+def _search(program: Program, rules: Sequence[RewriteRule], ask: AbilityQuery | None) -> _State:
     """Apply the rules in order.
 
     A rule may increase fragmentation if later rules reduce it again (attention leaves matmuls). Otherwise the search is
@@ -79,7 +78,7 @@ def _search(program: Program, rules: Sequence[Rule], ask: AbilityQuery | None) -
     """
     module, wanted = copy_graph_module(program.module), run_outputs(program.module, program.example_inputs)
     best = now = _State(module, _fragmentation(module, ask))
-    raised: list[Rule] = []
+    raised: list[RewriteRule] = []
     for rule in rules:
         before, now = now, _apply_rule(rule, now, program.example_inputs, wanted, ask)
         if getattr(rule, "required", False):
@@ -99,7 +98,7 @@ _Inputs = tuple[torch.Tensor, ...]
 
 
 def _apply_rule(
-    rule: Rule, now: _State, inputs: _Inputs, wanted: list[torch.Tensor], ask: AbilityQuery | None
+    rule: RewriteRule, now: _State, inputs: _Inputs, wanted: list[torch.Tensor], ask: AbilityQuery | None
 ) -> _State:
     changed = now.spare or copy_graph_module(now.module)
     try:
@@ -123,7 +122,7 @@ def _fragmentation(module: GraphModule, ask: AbilityQuery | None) -> Fragmentati
 
 
 def _checked(
-    rule: Rule,
+    rule: RewriteRule,
     module: GraphModule,
     changed: GraphModule,
     places: list[str],
@@ -141,5 +140,5 @@ def _checked(
     return changed, [f"{rule.name}: {place}" for place in places]
 
 
-def _why_not_used(rule: Rule, error: Exception) -> str:
+def _why_not_used(rule: RewriteRule, error: Exception) -> str:
     return f"{rule.name}: not used, it fails: {type(error).__name__}: {first_sentence(error)}"

@@ -5,6 +5,7 @@ mask[b, p] is 1 where position p lies in bag b, offsets[b] <= p < offsets[b + 1]
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,8 +34,8 @@ def bags_of_rows(
 
 def _padded_bags(weight: Tensor, *args: Any) -> tuple[Tensor, None, None, None]:
     """Here a negative padding index counts from the end, and None means none."""
-    *others, padding_idx = args
-    return bags_of_rows(weight, *others, -1 if padding_idx is None else padding_idx % weight.shape[0])
+    padding_idx = -1 if args[-1] is None else args[-1] % weight.shape[0]
+    return partial(bags_of_rows, padding_idx=padding_idx)(weight, *args[:-1])
 
 
 def _members(indices: Tensor, offsets: Tensor, include_last_offset: bool) -> Tensor:

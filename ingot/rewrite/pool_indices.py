@@ -28,7 +28,9 @@ def max_pool_with_indices(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     full = [list(a) * rank if len(a) == 1 else list(a) for a in (kernel, stride or kernel, padding, dilation)]
     space = x.shape[x.dim() - rank :]
-    return _max_of_windows(x, [_pool_positions(n, *w, ceil_mode) for n, *w in zip(space, *full, strict=True)])
+    return _max_of_windows(
+        x, [_pool_positions(n, k, s, p, d, ceil_mode) for n, k, s, p, d in zip(space, *full, strict=True)]
+    )
 
 
 def _adaptive_positions(size: int, out: int) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch.fx import Node
@@ -18,23 +18,23 @@ def factors_are_ratios(node: Node) -> bool:
     """Backends resize by the ratio of the sizes; torch by the factors where they are given, unless align_corners."""
     if len(node.args) < 4 or not node.args[3] or node.args[2]:
         return True
-    before, after = value_of(node.args[0]).shape[2:], value_of(node).shape[2:]  # type: ignore[arg-type]
+    x, _, _, factors = cast(tuple[Any, ...], node.args)
+    before, after = value_of(x).shape[2:], value_of(node).shape[2:]
     if has_symbols(before) or has_symbols(after):
         return False
-    return all(math.isclose(b * f, a) for b, f, a in zip(before, node.args[3], after, strict=True))  # type: ignore[call-overload]
+    return all(math.isclose(b * f, a) for b, f, a in zip(before, factors, after, strict=True))
 
 
 def _rewrite(node: Node) -> Node | None:
     if node.target is not aten.upsample_bilinear2d.vec or factors_are_ratios(node):
         return None
-    x: Any = node.args[0]
+    x, _, _, (tall, wide) = cast(tuple[Any, ...], node.args)
     small, big = list(value_of(x).shape), list(value_of(node).shape)
     if has_symbols(small + big):
         return None
-    tall, wide = node.args[3]  # type: ignore[misc]
-    rows = _resized(node, x, _weights(small[3], big[3], float(wide)))  # type: ignore[arg-type]
-    transposed = _resized(node, _transposed(node, rows), _weights(small[2], big[2], float(tall)))  # type: ignore[arg-type]
-    return _transposed(node, transposed)
+    rows = _resized(node, x, _weights(small[3], big[3], float(wide)))
+    columns = _resized(node, _transposed(node, rows), _weights(small[2], big[2], float(tall)))
+    return _transposed(node, columns)
 
 
 def _resized(node: Node, x: Node, weights: torch.Tensor) -> Node:

@@ -20,11 +20,12 @@ aten = torch.ops.aten
 def _rewrite(node: Node) -> Node | None:
     if node.target is not aten.linalg_vector_norm.default or node.kwargs.get("dtype") not in (None, torch.float32):
         return None
-    x, order, dims, keep = (*node.args, *(None, 2, None, False)[len(node.args) :])
-    val = value_of(x)  # type: ignore[arg-type]
+    given: tuple[Any, ...] = (*node.args, *(None, 2, None, False)[len(node.args) :])
+    x, order, dims, keep = given
+    val = value_of(x)
     if order in (1, 2) or val.dtype != torch.float32 or has_symbols(val.shape):
         return None
-    return _norm(node, x, float(order), list(range(val.dim())) if dims is None else dims, keep)  # type: ignore[arg-type]
+    return _norm(node, x, float(order), list(range(val.dim())) if dims is None else dims, keep)
 
 
 def _norm(node: Node, x: Any, order: float, dims: Any, keep: Any) -> Node:

@@ -58,6 +58,7 @@ class Cancelling(nn.Module):
         super().__init__()
         eye = torch.eye(8)
         self.register_buffer("weight", torch.cat([1000 * eye, -1000 * eye, 1e-4 * eye], 1)[:, :, None, None])
+        self.weight: torch.Tensor
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.conv2d(torch.cat([x, x.abs(), x], 1), self.weight)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 from typing import Any
 
 import pytest
@@ -191,7 +192,7 @@ DRAW = {
     aten.max_pool1d_with_indices.default: lambda draw: a_max_pool(draw, 1),
     aten.max_pool2d_with_indices.default: lambda draw: a_max_pool(draw, 2),
     aten.max_pool3d_with_indices.default: lambda draw: a_max_pool(draw, 3),
-    **{getattr(aten, f"adaptive_{kind}_pool{rank}d").default: (lambda draw, rank=rank: an_adaptive_pool(draw, rank))
+    **{getattr(aten, f"adaptive_{kind}_pool{rank}d").default: partial(an_adaptive_pool, rank=rank)
        for kind in ("avg", "max") for rank in (1, 2, 3)},
     aten.median.default: lambda draw: ((a_value(draw),), {}),
     aten.median.dim: lambda draw: ((*along_a_dim(draw), draw.random() < 0.5), {}),

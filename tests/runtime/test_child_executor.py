@@ -8,7 +8,10 @@ import pytest
 from ingot.errors import ArtefactError
 from ingot.runtime.child_executor import child_executor
 
-BATCHES = [[np.arange(6, dtype=np.int8).reshape(2, 3), np.float32([0.5])], [np.zeros((2, 3), np.int8), np.float32([2])]]
+BATCHES = [
+    [np.arange(6, dtype=np.int8).reshape(2, 3), np.array([0.5], np.float32)],
+    [np.zeros((2, 3), np.int8), np.array([2], np.float32)],
+]
 WHERE = "tests.support.dying_executors"
 
 
