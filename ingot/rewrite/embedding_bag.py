@@ -34,7 +34,8 @@ def bags_of_rows(
 def _padded_bags(weight: Tensor, *args: Any) -> tuple[Tensor, None, None, None]:
     """Here a negative padding index counts from the end, and None means none."""
     padding_idx = -1 if args[-1] is None else args[-1] % weight.shape[0]
-    return bags_of_rows(weight, *args[:-1], padding_idx=padding_idx)
+    bags: Any = bags_of_rows
+    return bags(weight, *args[:-1], padding_idx=padding_idx)
 
 
 def _members(indices: Tensor, offsets: Tensor, include_last_offset: bool) -> Tensor:
