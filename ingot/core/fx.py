@@ -16,6 +16,9 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _LIBRARY_FRAME = re.compile(r"-packages/(torch|torchao|executorch)/|/torch/(nn/|_)|^<")
 
 
+_TRANSFORMED = "_changed"  # ends the name of a node whose value was rotated or scaled
+
+
 def source_of(node: Node) -> str:
     """The innermost user line, e.g. `net.py:41`. Falls back to the module path, then to a line of torch."""
     frames = _FRAME.findall(node.meta.get("stack_trace") or "")
@@ -178,7 +181,12 @@ def mark_transformed(node: Node, inverse: torch.Tensor | None) -> None:
     """
     if inverse is not None:
         node.meta["ingot_inverse_transform"] = (node.name, inverse)
-    node._rename(f"{node.name}_changed")
+    node._rename(f"{node.name}{_TRANSFORMED}")
+
+
+def untransformed_name(name: str) -> str:
+    """The name that a node had before `mark_transformed`."""
+    return name.removesuffix(_TRANSFORMED)
 
 
 def undo_transform(node: Node, value: torch.Tensor) -> tuple[str, torch.Tensor]:

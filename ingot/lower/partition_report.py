@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.core.artefact import Delegate, HostOp, TensorInfo
-from ingot.core.fx import source_of
+from ingot.core.fx import source_of, untransformed_name
 from ingot.lower.opaque_ops import EXTRA_BACKEND_OP
 from ingot.quantize.memory_format import layout_of
 from ingot.targets.base import Files, Target, digest
@@ -144,7 +144,7 @@ def barred_as(node: Node, barred: Container[str]) -> list[str]:
         around = list(node.users)
     elif "quantize_per" in str(node.target) or getattr(node.target, "__name__", "") == "getitem":
         around = list(node.all_input_nodes)
-    names = [_value(n) for n in around]
+    names = [untransformed_name(_value(n) or "") for n in around]
     return [name for name in names if name] if all(name in barred for name in names) else []
 
 

@@ -72,14 +72,15 @@ def dying_on_hardswish(words: str) -> Iterator[None]:
 
 @contextmanager
 def hardswish_that_does_not_load() -> Iterator[None]:
-    """XNNPACK serializes each hardswish as an elu with parameters that its runtime refuses."""
-    from executorch.backends.xnnpack.serialization.xnnpack_graph_schema import XNNELU, XNode
+    """XNNPACK serializes each hardswish as a clamp to an empty range, which its runtime refuses."""
+    from executorch.backends.xnnpack.serialization.xnnpack_graph_schema import OutputMinMax, XNNClamp, XNode
 
     def spoilt(self: Any, node: Any, graph: Any, ids: dict[Any, int], debug_handle: int) -> None:
         self.define_nodes_tensor_inputs_outputs(node, graph, ids)
         read = ids[node.all_input_nodes[0]]
-        elu = XNNELU(alpha=-1.0, input_id=read, output_id=ids[node], flags=0)
-        graph.xnodes.append(XNode(xnode_union=elu, debug_handle=debug_handle))
+        clamp = XNNClamp(input_id=read, output_id=ids[node], flags=0)
+        empty = OutputMinMax(output_min=1.0, output_max=0.0)
+        graph.xnodes.append(XNode(xnode_union=clamp, debug_handle=debug_handle, output_min_max=empty))
 
     with patch.object(_visitors()["aten.hardswish.default"], "define_node", spoilt):
         yield

@@ -18,7 +18,7 @@ from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check
 from ingot.core.deadline import Deadline
-from ingot.core.fx import calls, source_of
+from ingot.core.fx import calls, source_of, untransformed_name
 from ingot.core.progress import Silent, Steps
 from ingot.errors import ArtefactError, IngotError, LowerError, PlanError
 from ingot.result.casting import Casting
@@ -197,7 +197,11 @@ class _Recovery:
 
 def _candidates(attempt: _Attempt) -> Iterator[Candidate]:
     """The ops that the backend was given, in graph order. An op that writes into a buffer cannot be moved alone."""
-    delegated = None if attempt.casting is None else {v for d in attempt.casting.delegates for v in d.values}
+    delegated = (
+        None
+        if attempt.casting is None
+        else {untransformed_name(v) for d in attempt.casting.delegates for v in d.values}
+    )
     for node in calls(attempt.work.form.module):
         op = node.target
         functional = isinstance(op, torch._ops.OpOverload) and not op._schema.is_mutable
