@@ -24,6 +24,7 @@ from fuzz.pool import run_all
 
 RESULTS = Path(__file__).parent / "results"
 MOST_MEGABYTES = 1500  # that reading one damaged file of kilobytes may add to the peak
+UNDAMAGED = -1  # the seed that damages nothing
 FOUND = ("crashed", "died", "hang", "memory")
 
 
@@ -41,6 +42,7 @@ def main() -> int:
         print(f"left out: {kind}; {install}")
     with tempfile.TemporaryDirectory(prefix="ingot-damage-") as name:
         make_samples(Path(name))
+        _check_samples(Path(name), asked.kinds)
         outcomes = list(_outcomes(Path(name), asked))
     _write(outcomes)
     print(damage_table(outcomes))
@@ -57,6 +59,14 @@ def _outcomes(root: Path, asked: argparse.Namespace) -> Iterator[dict[str, Any]]
         if done % 500 == 0:
             print(f"{done} files", file=sys.stderr)
         yield answer
+
+
+def _check_samples(root: Path, kinds: list[str]) -> None:
+    """Undamaged, each is read: a sample that is refused anyway would test nothing."""
+    requests = ({"damage": k, "seed": UNDAMAGED, "root": str(root), "target": k} for k in kinds)
+    for _, answer in run_all(requests, 1, 120.0):
+        if answer["kind"] != "read":
+            raise SystemExit(f"the sample of {answer['target']} is not read: {answer['kind']} {answer['text']}")
 
 
 def _while_time(requests: Iterator[dict[str, Any]], end: float) -> Iterator[dict[str, Any]]:
@@ -97,10 +107,21 @@ def read_damaged(request: dict[str, Any]) -> dict[str, Any]:
         shutil.copytree(root / kind.folder, folder)
         others = [(root / k.folder / k.file).read_bytes() for k in KINDS.values()]
         random = Random(f"{request['damage']} {request['seed']}")
-        (folder / kind.file).write_bytes(damaged(random, (folder / kind.file).read_bytes(), others))
+        if request["seed"] != UNDAMAGED:
+            (folder / kind.file).write_bytes(damaged(random, (folder / kind.file).read_bytes(), others))
+        if kind.signed:
+            _sign(folder, kind.file)
         answer = {**facts, **_outcome(kind.read, folder)}
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
     return {**answer, "kind": "memory", "reason": f"{grown} MB"} if grown > MOST_MEGABYTES else answer
+
+
+def _sign(folder: Path, name: str) -> None:
+    from ingot.core.digests import RECORDS, digests_of
+
+    records = json.loads((folder / RECORDS).read_text())
+    records["digests"] |= digests_of({name: (folder / name).read_bytes()})
+    (folder / RECORDS).write_text(json.dumps(records))
 
 
 def _outcome(read: Any, folder: Path) -> dict[str, Any]:

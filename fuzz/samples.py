@@ -31,6 +31,7 @@ class FileKind:
     folder: str
     file: str
     read: Callable[[Path], Any]
+    signed: bool = False  # its digest in casting.json is that of the damaged file: the reader behind it is tested
 
 
 def sample_net() -> nn.Module:
@@ -83,8 +84,9 @@ def _make_checkpoint(folder: Path) -> None:
 def _make_decoder(folder: Path) -> None:
     """A folder as `ingot generate` opens it."""
     from ingot.llm.generation import DecoderSpec
+    from ingot.llm.kv_cache import KVHeads
 
-    (folder / "decoder.json").write_text(DecoderSpec(16, 2, ((2, 4), (2, 4)), (1,)).to_json())  # type: ignore[arg-type]
+    (folder / "decoder.json").write_text(DecoderSpec(16, 2, KVHeads(2, 1, 4), (1,)).to_json())
 
 
 # ---- readers ----
@@ -177,6 +179,7 @@ def _tokenizer(folder: Path) -> None:
     assert _tokenizer_of(folder).encode("a b").ids is not None
 
 
+SIGNED = ("plan.json", "ranges.json", "model.pte", "float.pt2")
 KINDS: dict[str, FileKind] = {
     "recipe": FileKind("data", "recipe.toml", _recipe),
     "plan": FileKind("data", "plan.json", _plan),
@@ -195,6 +198,7 @@ KINDS: dict[str, FileKind] = {
     "casting-ranges": FileKind("casting", "ranges.json", _casting),
     "casting-pte": FileKind("casting", "model.pte", _casting),
     "casting-float": FileKind("casting", "float.pt2", _casting),
+    **{f"signed-{f}": FileKind("casting", f, _casting, signed=True) for f in SIGNED},
     "decoder.json": FileKind("decoder", "decoder.json", _session),
     "decoder-pte": FileKind("decoder", "model.pte", _session),
     "safetensors": FileKind("checkpoint", "model.safetensors", _checkpoint),

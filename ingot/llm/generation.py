@@ -30,6 +30,9 @@ from ingot.runtime.bindings import load_method
 DECODER_FILE, PTE = "decoder.json", "model.pte"
 
 
+MOST_CONTEXT, MOST_CACHE_ROW = 1 << 24, 1 << 21  # tokens; numbers by token: 25 times those of a 70B model
+
+
 @dataclass(frozen=True)
 class DecoderSpec:
     """What a runner needs to know of the program; its fields are the keys of decoder.json."""
@@ -40,6 +43,14 @@ class DecoderSpec:
     stops: tuple[int, ...] = ()  # tokens that end a text
     prefill: int = 0  # prompt tokens per call of the method `prefill`; 0: there is no such method
     windows: tuple[int, ...] = WHOLE_TEXT  # one mask each: how many tokens a token sees, 0 where all
+
+    def __post_init__(self) -> None:
+        """Numbers of a damaged file would allocate gigabytes."""
+        heads = (self.heads.many, self.heads.sharing, self.heads.size)
+        if min(self.context, self.layers, *heads) < 1 or min((0, self.prefill, *self.windows, *self.stops)) < 0:
+            raise ValueError("context, layers and heads are positive, and no number is negative")
+        if self.context > MOST_CONTEXT or self.layers * self.heads.many * self.heads.size > MOST_CACHE_ROW:
+            raise ValueError(f"no decoder has a KV cache of {self.layers} layers, {heads} heads, {self.context} tokens")
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

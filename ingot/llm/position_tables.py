@@ -53,6 +53,7 @@ class PositionTable(nn.Module):
 
     def __init__(self, model: nn.Module, calls: Sequence[PositionCall], context: int) -> None:
         super().__init__()
+        self.config = getattr(model.get_submodule(calls[0].path), "config", None)  # some models read it there
         self.names = dict[Variant, tuple[str, ...]]()
         for call in calls:
             if call.variant not in self.names:

@@ -111,9 +111,12 @@ def _why_not_quantizable(value: Node, found: Constraints) -> str | None:
     if stats is not None and bulk_range(stats) is not None:
         return f"{value.name} contains the fill value {stats.min:.3g}, and a consumer depends on its magnitude"
     effect = found.effects.get(value)
-    if stats is None and not (effect and effect.carriers):
+    if stats is not None:
+        return None
+    if effect is None or not effect.carriers:
         return f"{value.name} was created by a rewrite: it has no calibration statistics"
-    return None
+    moved = (operands(value)[i] for i in effect.carriers)  # whose ranges it has
+    return next((why for each in moved if (why := _why_not_quantizable(each, found))), None)
 
 
 def _lost_resolution(node: Node, found: Constraints) -> str | None:

@@ -22,6 +22,7 @@ from ingot.core.artefact import Check, Delegate, HostOp, ProgramIO
 from ingot.core.digests import RECORDS, check_digest, digests_of
 from ingot.errors import InputError, first_sentence
 from ingot.plan.plan_data import Plan
+from ingot.plan.validate import validate
 from ingot.quantize.exported import as_exported, from_exported
 from ingot.quantize.memory_format import with_channels_last_inputs
 from ingot.quantize.pt2e import quantize
@@ -173,6 +174,7 @@ def _quantized(folder: Path, form: Program, plan: Plan, target: Target) -> Graph
     """The plan replayed; weights that a scheme has rounded are in the file only."""
     if "weights" in plan.settings:
         return from_exported(_load(folder / QUANTIZED))
+    validate(plan, form.module, target)  # a file can hold any numbers
     return quantize(form.module, plan, float_bias=target.numerics.bias == "float")
 
 

@@ -5,7 +5,6 @@ mask[b, p] is 1 where position p lies in bag b, offsets[b] <= p < offsets[b + 1]
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import torch
@@ -35,7 +34,8 @@ def bags_of_rows(
 def _padded_bags(weight: Tensor, *args: Any) -> tuple[Tensor, None, None, None]:
     """Here a negative padding index counts from the end, and None means none."""
     padding_idx = -1 if args[-1] is None else args[-1] % weight.shape[0]
-    return partial(bags_of_rows, padding_idx=padding_idx)(weight, *args[:-1])
+    bags: Any = bags_of_rows
+    return bags(weight, *args[:-1], padding_idx=padding_idx)
 
 
 def _members(indices: Tensor, offsets: Tensor, include_last_offset: bool) -> Tensor:

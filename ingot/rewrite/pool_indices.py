@@ -28,9 +28,8 @@ def max_pool_with_indices(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     full = [list(a) * rank if len(a) == 1 else list(a) for a in (kernel, stride or kernel, padding, dilation)]
     space = x.shape[x.dim() - rank :]
-    return _max_of_windows(
-        x, [_pool_positions(n, k, s, p, d, ceil_mode) for n, k, s, p, d in zip(space, *full, strict=True)]
-    )
+    each = zip(space, *full, strict=True)
+    return _max_of_windows(x, [_pool_positions(n, k, s, p, d, ceil_mode) for n, k, s, p, d in each])
 
 
 def _adaptive_positions(size: int, out: int) -> Tensor:

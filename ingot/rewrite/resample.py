@@ -35,5 +35,5 @@ def _times(x: Tensor, dim: int, rows: Tensor) -> Tensor:
     return y.permute([order.index(d) for d in range(x.dim())])
 
 
-_OPS = (aten.upsample_bicubic2d.vec, aten.upsample_trilinear3d.vec, aten._upsample_bicubic2d_aa.vec)
+_OPS = (aten.upsample_bicubic2d.vec, aten.upsample_trilinear3d.vec)
 RULE = Decomposition("resample-as-matmul", {op: partial(by_matrices, op=op) for op in _OPS})

@@ -290,3 +290,23 @@ def test_without_text_the_built_in_sample_calibrates() -> None:
     nearest, _ = cast_decoder(found, target="xnnpack", weights="8da4w,method=nearest", context=64)
     assert nearest.pte != default.pte
     assert all(default.check.outputs[i].sqnr_db > nearest.check.outputs[i].sqnr_db for i in (0, 1))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"layers": 1 << 31},
+        {"layers": 0},
+        {"context": -1},
+        {"heads": {"many": 1 << 40, "sharing": 1, "size": 4}},
+        {"stops": [-3]},
+    ],
+)
+def test_a_spec_that_no_decoder_has_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
+    """Before a KV cache of that size is allocated."""
+    good = {"context": 16, "layers": 2, "heads": {"many": 2, "sharing": 1, "size": 4}}
+    (tmp_path / "decoder.json").write_text(json.dumps(good))
+    assert DecoderSpec.from_folder(tmp_path).layers == 2
+    (tmp_path / "decoder.json").write_text(json.dumps({**good, **change}))
+    with pytest.raises(ingot.InputError, match="no decoder in"):
+        DecoderSpec.from_folder(tmp_path)

@@ -168,6 +168,16 @@ def test_names_of_files_that_do_not_fit(saved: tuple[ingot.Casting, Path], tmp_p
             ingot.Casting.load(folder)
 
 
+def test_a_plan_with_impossible_numbers_is_refused(saved: tuple[ingot.Casting, Path], tmp_path: Path) -> None:
+    """Also where its digest fits: it is validated before it is replayed."""
+    folder = changed_records(saved[1], tmp_path, digests={})
+    plan = json.loads((folder / "plan.json").read_text())
+    next(d for d in plan["decisions"] if d["qparams"])["qparams"]["qmax"] = 1 << 20
+    (folder / "plan.json").write_text(json.dumps(plan))
+    with pytest.raises(ingot.PlanError, match="cannot be quantized as"):
+        ingot.Casting.load(folder)
+
+
 def test_files_of_two_castings_are_not_mixed(saved: tuple[ingot.Casting, Path], tmp_path: Path) -> None:
     """As a save leaves them that was killed between two files."""
     other = cast(recipe={"scopes": [{"path": "a", "precision": "float"}]}).save_folder(tmp_path / "other")

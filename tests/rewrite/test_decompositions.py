@@ -166,7 +166,7 @@ def an_embedding_bag(draw: random.Random) -> Any:
     return (weight, indices, ends, False, mode, False, weights, last, padding), {}
 
 
-DRAW = {
+DRAW: dict[Any, Any] = {
     aten.conv3d.default: lambda draw: a_conv(draw, 3),
     aten.conv_transpose3d.input: lambda draw: a_conv_transpose(draw, 3),
     aten.conv1d.default: lambda draw: a_conv(draw, 1, 0.2),
@@ -185,15 +185,17 @@ DRAW = {
     aten.rrelu.default: lambda draw: ((a_value(draw), draw.random() / 2, 0.5), {}),
     aten.bilinear.default: a_bilinear,
     aten.upsample_bicubic2d.vec: lambda draw: a_resampling(draw, 2),
-    aten._upsample_bicubic2d_aa.vec: lambda draw: a_resampling(draw, 2),
     aten.upsample_trilinear3d.vec: lambda draw: a_resampling(draw, 3),
     aten.max_pool3d.default: lambda draw: a_max_pool(draw, 3),
     aten.avg_pool3d.default: lambda draw: an_avg_pool(draw, 3),
     aten.max_pool1d_with_indices.default: lambda draw: a_max_pool(draw, 1),
     aten.max_pool2d_with_indices.default: lambda draw: a_max_pool(draw, 2),
     aten.max_pool3d_with_indices.default: lambda draw: a_max_pool(draw, 3),
-    **{getattr(aten, f"adaptive_{kind}_pool{rank}d").default: partial(an_adaptive_pool, rank=rank)
-       for kind in ("avg", "max") for rank in (1, 2, 3)},
+    **{
+        getattr(aten, f"adaptive_{kind}_pool{rank}d").default: partial(an_adaptive_pool, rank=rank)
+        for kind in ("avg", "max")
+        for rank in (1, 2, 3)
+    },
     aten.median.default: lambda draw: ((a_value(draw),), {}),
     aten.median.dim: lambda draw: ((*along_a_dim(draw), draw.random() < 0.5), {}),
     aten.kthvalue.default: a_kth_value,

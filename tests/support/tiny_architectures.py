@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 from typing import Any
 
@@ -45,13 +46,21 @@ def all_architectures() -> dict[str, tuple[Any, Any]]:
 def tiny_of(architecture: str, **options: Any) -> Any:
     """Random weights, norms and biases that are large enough for every option to show in the logits."""
     config_class, model_class = all_architectures()[architecture]
-    torch.manual_seed(0)
     with contextlib.redirect_stdout(io.StringIO()):
-        model = model_class(_tiny_config(config_class, options)).eval().float()
-    if (many := sum(p.numel() for p in model.parameters())) > MOST_PARAMETERS:
-        raise MemoryError(f"{many} parameters")
+        config = _tiny_config(config_class, options)
+        _refuse_large(model_class, config)
+        torch.manual_seed(0)
+        model = model_class(config).eval().float()
     _randomize(model)
     return model
+
+
+def _refuse_large(model_class: Any, config: Any) -> None:
+    """A config with other names has its default sizes: gigabytes. Counted without memory."""
+    with torch.device("meta"):
+        many = sum(p.numel() for p in model_class(copy.deepcopy(config)).parameters())
+    if many > MOST_PARAMETERS:
+        raise MemoryError(f"{many:,} parameters")
 
 
 def _tiny_config(config_class: Any, options: dict[str, Any]) -> Any:

@@ -52,8 +52,11 @@ def _on_values(node: Node, size: float) -> torch.Tensor:
     value = value_of(node.all_input_nodes[0])
     given = torch.full(value.shape, size).to(value.dtype)
     args, kwargs = torch.fx.map_arg(node.args, lambda _: given), torch.fx.map_arg(node.kwargs, lambda _: given)
-    found = node.target(*args, **kwargs)  # type: ignore[operator]
-    return torch.zeros(()) if "empty" in str(node.target) else torch.nan_to_num(found)
+    with torch.no_grad():
+        found = node.target(*args, **kwargs)  # type: ignore[operator]
+    if "empty" in str(node.target) or not isinstance(found, torch.Tensor):
+        return torch.zeros(())
+    return torch.nan_to_num(found) if found.is_floating_point() else found  # NaN is equal to itself here
 
 
 def _numel(node: Node) -> int:
