@@ -18,7 +18,7 @@ import ingot
 from ingot.cli import main
 from ingot.core.deadline import OutOfTime
 from ingot.plan.plan_data import QuantizationPoint
-from ingot.verify.localize import observed_values
+from ingot.verify.localize import diagnose, observed_values
 from ingot.verify.localize.observed_values import evenly_spaced
 from tests.support.wrong_kernels import FILE, IMAGES, Net, sharpened, sigmoid_for_tanh
 
@@ -160,8 +160,7 @@ def test_a_search_that_runs_out_of_time_says_between_which_values_the_error_star
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     casting = cast(torch.tanh)
-    monkeypatch.setattr("ingot.verify.localize.observed_values.VALUES_PER_LOWERING", 2)
-    monkeypatch.setattr("ingot.verify.localize.diagnose.most_divergent_op", _out_of_time)
+    monkeypatch.setattr(diagnose, "most_divergent_op", _out_of_time)
     finding = ingot.localize(casting, IMAGES)
     assert finding.kind == "unfinished"
     assert re.search(r"\w+ \(wrong_kernels.py:\d+\) still agrees with the graph, \w+ \(", finding.verdict)
