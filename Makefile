@@ -89,7 +89,9 @@ $(BENCH_READY): $(READY)
 	$(BIN)/python -m bench.mnist
 	touch $@
 
+# torchaudio's compiled library links CUDA as well; without it the package is plain Python, which its models need only.
 $(SUITE_READY): $(READY)
 	$(BIN)/pip install -q --no-deps torchvision==0.28.0 torchaudio==2.11.0
+	rm -f $(VENV)/lib/python3*/site-packages/torchaudio/lib/*.so
 	$(BIN)/pip install -q pillow
 	touch $@
