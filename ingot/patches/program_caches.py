@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import functools
 import linecache
+import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from importlib import import_module
 from typing import Any, ParamSpec, TypeVar
 
@@ -29,7 +31,7 @@ def releases_programs(verb: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(verb)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        with _sources_released():
+        with _sources_released(), _shape_environments_released():
             try:
                 return verb(*args, **kwargs)
             finally:
@@ -64,3 +66,39 @@ def _sources_released() -> Iterator[None]:
         for name in set(sources) - before:
             sources.pop(name, None)
             linecache.cache.pop(name, None)
+
+
+_made: ContextVar[list[Any]] = ContextVar("_made")  # shape environments of the verb that runs, as weak references
+
+
+@contextmanager
+def _shape_environments_released() -> Iterator[None]:
+    """A shape environment keeps itself: by fake tensors whose sizes are symbols, in memory that Python cannot trace.
+
+    What is cleared here serves torch.export while it runs, and saves time afterwards.
+    """
+    _record_shape_environments()
+    before = _made.set([])
+    try:
+        yield
+    finally:
+        for environment in filter(None, (reference() for reference in _made.get())):
+            for part in (environment.tracked_fakes, getattr(environment, "fake_tensor_cache", None)):
+                if part is not None:
+                    part.clear()
+        _made.reset(before)
+
+
+@functools.cache
+def _record_shape_environments() -> None:
+    """For good, since other threads may be in verbs too. Outside of verbs nothing is recorded."""
+    kind: Any = _found(SHAPE_ENV)
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if (made := _made.get(None)) is not None:
+            made.append(weakref.ref(self))
+
+    kind.__init__ = init
