@@ -111,7 +111,7 @@ def _dump_key() -> str:
 
 def take_delegate_files(graph: GraphModule) -> dict[str, Files]:
     """Read each delegate's dump folder, also those of branches, and remove the folder's name from the program."""
-    delegates = [m for m in graph.modules() if hasattr(m, "processed_bytes")]
+    delegates: list[Any] = [m for m in graph.modules() if hasattr(m, "processed_bytes")]
     return {digest(m.processed_bytes): _take_files(m) for m in delegates}
 
 
