@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import gc
 import linecache
+import logging
 import weakref
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,26 +24,21 @@ def cast_linear() -> Any:
     return ingot.cast(net, (X,), target="xnnpack", calibration=[(X,)], dynamic_shapes=shapes)
 
 
-def cast_refused() -> Any:
-    net = nn.Sequential(nn.Linear(16, 8), nn.ReLU()).eval()
-    with pytest.raises(ingot.IngotError):
-        ingot.cast(net, (X,), target="xnnpack", calibration=[(X,)], recipe={"min_sqnr_db": 190.0})
-
-
 def tensors() -> int:
     gc.collect()
     return sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects())
 
 
-@pytest.mark.parametrize("cast", [cast_linear, cast_refused])
-def test_casts_leave_no_tensors(cast: Callable[[], Any], caplog: pytest.LogCaptureFixture) -> None:
-    cast()  # what torch makes once
-    caplog.clear()  # what torch logs refers to tensors
-    before = tensors()
-    cast()
-    cast()
-    caplog.clear()
-    assert tensors() == before
+def test_casts_leave_no_tensors() -> None:
+    logging.disable()  # pytest keeps what torch logs, which refers to tensors
+    try:
+        cast_linear()  # what torch makes once
+        before = tensors()
+        cast_linear()
+        cast_linear()
+        assert tensors() == before
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def test_a_model_is_freed_with_its_casting() -> None:
