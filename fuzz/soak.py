@@ -1,7 +1,4 @@
-"""`make soak`: many casts in one process. Memory, children, temporary files, descriptors and caches must not grow.
-
-`kills` casts and saves in a child that is killed at random moments: files that were there before are whole afterwards.
-"""
+"""`make soak`: many casts in one process. Memory, children, temporary files and descriptors must not grow."""
 
 from __future__ import annotations
 
@@ -9,19 +6,16 @@ import argparse
 import gc
 import logging
 import os
-import random
-import shutil
-import signal
-import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from fuzz.kills import kills
 
 TARGETS = ("xnnpack", "xnnpack", "xnnpack", "vulkan", "ethos-u55-128", "vgf")
 MOST_GROWTH = 0.05  # from the first mark to the last
@@ -146,65 +140,6 @@ def _verdict(first: Usage, last: Usage, left: list[Any]) -> int:
     return 1 if problems else 0
 
 
-# ---- killed at random moments ----
-
-SAVER = """
-import sys, torch, ingot
-from pathlib import Path
-from fuzz.samples import sample_net, X
-from ingot.core.atomic_file import write_folders
-folder, number = Path(sys.argv[1]), 0
-casting = ingot.cast(sample_net(), (X,), target="xnnpack", calibration=[(X,)])
-print("ready", flush=True)
-while True:
-    number += 1
-    casting.save(folder / "model.pte")
-    casting.save_folder(folder / "folder")
-    casting.report(folder / "report.html")
-    print(number, flush=True)
-"""
-
-
-def kills(count: int, seed: int = 0) -> int:
-    """A child saves over and over and is killed; then every file is whole and the folder loads."""
-    rng, problems = random.Random(seed), list[str]()
-    with tempfile.TemporaryDirectory(prefix="ingot-kill-") as name:
-        for n in range(count):
-            _killed_while_saving(Path(name), rng.uniform(0.0, 0.6))
-            problems += [f"kill {n}: {p}" for p in _damage_in(Path(name))]
-    print("\n".join(problems) or f"{count} kills: every file is whole")
-    return 1 if problems else 0
-
-
-def _killed_while_saving(folder: Path, after: float) -> None:
-    env = {**os.environ, "TMPDIR": str(folder)}
-    child = subprocess.Popen([sys.executable, "-c", SAVER, str(folder)], stdout=subprocess.PIPE, env=env)
-    assert child.stdout is not None
-    child.stdout.readline()
-    time.sleep(after)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
-
-
-def _damage_in(folder: Path) -> list[str]:
-    import ingot
-
-    found = []
-    pte, page, saved = folder / "model.pte", folder / "report.html", folder / "folder"
-    if pte.exists() and pte.read_bytes()[4:6] != b"ET":
-        found.append("model.pte is no program")
-    if page.exists() and not page.read_text().rstrip().endswith("</html>"):
-        found.append("report.html is cut")
-    if saved.exists() and any(saved.iterdir()):
-        try:
-            ingot.Casting.load(saved)
-        except ingot.IngotError as e:
-            found.append(f"the folder does not load: {e}")
-    for rest in folder.glob("ingot-child-*"):
-        shutil.rmtree(rest, ignore_errors=True)
-    return found
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m fuzz.soak", description=__doc__)
     parser.add_argument("casts", type=int, nargs="?", default=500)
@@ -213,8 +148,9 @@ def main() -> int:
     parser.add_argument("--targets", nargs="+", default=TARGETS, help="in turn")
     parser.add_argument("--kills", type=int, default=20)
     asked = parser.parse_args()
+    damaged = kills(asked.kills) if asked.kills else 0  # first: it forks this process
     grown = soak(asked.casts, asked.mark, asked.every, asked.targets) if asked.casts else 0
-    return max(grown, kills(asked.kills)) if asked.kills else grown
+    return max(damaged, grown)
 
 
 if __name__ == "__main__":

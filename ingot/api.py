@@ -20,6 +20,7 @@ from ingot.core.artefact import Check
 from ingot.core.progress import Reporter, Silent, Steps
 from ingot.core.torch_modes import in_neutral_modes
 from ingot.errors import IngotError, InputError, PlanError
+from ingot.patches.program_caches import releases_programs
 from ingot.patches.version_errors import explains_version_errors
 from ingot.plan.estimator_search import CANDIDATE_ESTIMATORS, best_plan
 from ingot.plan.plan_data import Plan
@@ -53,7 +54,7 @@ R = TypeVar("R")
 
 def _verb(function: Callable[P, R]) -> Callable[P, R]:
     """Whatever modes of torch the caller is in; an error of other package versions names the versions."""
-    return in_neutral_modes(explains_version_errors(function))
+    return in_neutral_modes(explains_version_errors(releases_programs(function)))
 
 
 @overload

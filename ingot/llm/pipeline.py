@@ -17,6 +17,7 @@ from ingot.llm.float_check import check_decoder
 from ingot.llm.generation import DecoderSpec
 from ingot.llm.kv_cache import CAPACITY_STEP, grow_kv_cache, kv_capacity_for, update_kv_cache
 from ingot.llm.sample_text import SAMPLE_TEXTS
+from ingot.patches.program_caches import releases_programs
 from ingot.patches.version_errors import explains_version_errors
 from ingot.result.casting import Casting
 from ingot.targets.registry import find_target
@@ -31,6 +32,7 @@ SAMPLE_NOTE = "no --text: calibrated and verified on a built-in sample; represen
 
 
 @explains_version_errors
+@releases_programs
 def cast_decoder(
     checkpoint: Checkpoint, *, target: str, weights: Any, context: int = 256, texts: Iterable[str] = (), **how: Any
 ) -> tuple[Casting, DecoderSpec]:

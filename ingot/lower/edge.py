@@ -42,7 +42,7 @@ from ingot.quantize.integer_io import (
     with_qparams,
 )
 from ingot.quantize.memory_format import channels_last_outputs_pass, io_layouts
-from ingot.targets.base import Target
+from ingot.targets.base import Files, Target
 
 MAIN_METHOD = "forward"
 
@@ -90,9 +90,9 @@ def _lower_methods(
     with opaque_ops() as make_opaque, collect_refusals() as reasons:
         exported = {name: _export_method(*part, plan, target, make_opaque) for name, part in parts.items()}
         channels_last = [n.name in plan.channels_last for n in output_nodes(program.module)]
-        edge = _backend_stage("partition", target, lambda: _to_edge(exported, target, channels_last))
+        edge, files = _backend_stage("partition", target, lambda: _to_edge(exported, target, channels_last))
     methods = {
-        name: _lowered_method(part[0], plan, target, edge.exported_program(name), reasons)
+        name: _lowered_method(part[0], plan, target, edge.exported_program(name), reasons, files[name])
         for name, part in parts.items()
     }
     # After the report: serialisation rewrites the graph.
@@ -109,7 +109,7 @@ def edge_program(program: Program, quantized: GraphModule, plan: Plan, target: T
     with opaque_ops() as make_opaque, collect_refusals():
         exported = {MAIN_METHOD: _export_method(program, quantized, plan, target, make_opaque)}
         channels_last = [n.name in plan.channels_last for n in output_nodes(program.module)]
-        edge = _backend_stage("partition", target, lambda: _to_edge(exported, target, channels_last))
+        edge, _ = _backend_stage("partition", target, lambda: _to_edge(exported, target, channels_last))
     found: torch.export.ExportedProgram = edge.exported_program(MAIN_METHOD)
     return found
 
@@ -123,10 +123,10 @@ def _export_method(program: Program, quantized: GraphModule, plan: Plan, target:
 
 
 def _lowered_method(
-    program: Program, plan: Plan, target: Target, lowered: Any, reasons: dict[str, str]
+    program: Program, plan: Plan, target: Target, lowered: Any, reasons: dict[str, str], files: Mapping[str, Files]
 ) -> LoweredMethod:
     graph = lowered.graph_module
-    delegates, host_ops = delegates_of(graph, target.lowering.finish(graph)), host_ops_of(graph, target, reasons)
+    delegates, host_ops = delegates_of(graph, files), host_ops_of(graph, target, reasons)
     return LoweredMethod(delegates, host_ops, _program_io(program, plan, lowered), host_op_values(graph))
 
 
@@ -164,6 +164,7 @@ def _root_cause(error: BaseException) -> BaseException:
 
 
 def _to_edge(exported: dict[str, torch.export.ExportedProgram], target: Target, channels_last: list[bool]) -> Any:
+    """The edge program, and by method the files of each delegate."""
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
     config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=False)
@@ -172,9 +173,10 @@ def _to_edge(exported: dict[str, torch.export.ExportedProgram], target: Target, 
         each = {name: target.lowering.partitioners() for name in exported}
         edge = to_edge_transform_and_lower(exported, passes, each, compile_config=config)
         edge = _lower_extra_backends(edge, target)
+        files = {name: target.lowering.finish(edge.exported_program(name).graph_module) for name in exported}
     for name in exported:
         make_host_ops_contiguous(edge.exported_program(name))
-    return edge
+    return edge, files
 
 
 def _lower_extra_backends(edge: Any, target: Target) -> Any:

@@ -6,8 +6,9 @@ With torch or ExecuTorch of an untested version they do nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 
+from ingot.patches.program_caches import release_programs
 from ingot.patches.version_gate import patched
 
 
@@ -18,7 +19,7 @@ def fast_lowering() -> Iterator[None]:
         try:
             yield
         finally:
-            _release_graphs()
+            release_programs()  # before the file is written, which needs memory itself
 
 
 def short_provenance() -> AbstractContextManager[None]:
@@ -29,11 +30,3 @@ def short_provenance() -> AbstractContextManager[None]:
 def lazy_codegen() -> AbstractContextManager[None]:
     """For passes of our own: edited graphs get no code. The caller recompiles the result outside."""
     return patched("codegen")
-
-
-def _release_graphs() -> None:
-    """ExecuTorch's cache of node comparisons keeps graphs, and so their weights, in memory."""
-    with suppress(ImportError, AttributeError):
-        from executorch.exir.backend.utils import is_same_node
-
-        is_same_node.cache_clear()

@@ -10,6 +10,7 @@ import os
 import shutil
 import signal
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,12 +25,17 @@ def worker_main(folder: str) -> None:
     # Native code prints to standard output: it goes to the log, and answers use a copy of the descriptor.
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
+    with suppress(BrokenPipeError):  # nobody reads the answer: the parent was killed
+        _answer_requests(Path(folder), answers)
+    shutil.rmtree(folder, ignore_errors=True)  # the parent may have been killed before it could
+
+
+def _answer_requests(folder: Path, answers: IO[bytes]) -> None:
     runtime_bindings()  # its imports
     write_message(answers, {"ready": True})
     for line in sys.stdin:
         request = json.loads(line)
-        (_trace if "trace" in request else _serve)(Path(folder), request, answers)
-    shutil.rmtree(folder, ignore_errors=True)  # the parent may have been killed before it could
+        (_trace if "trace" in request else _serve)(folder, request, answers)
 
 
 def _serve(folder: Path, request: dict[str, Any], answers: IO[bytes]) -> None:

@@ -190,7 +190,7 @@ class Lowering(Protocol):
         return ()
 
     def context(self) -> AbstractContextManager[Any]:
-        """Entered while ExecuTorch lowers: patches and log levels of the backend."""
+        """Entered while ExecuTorch lowers, until `finish`: patches, log levels, temporary files of the backend."""
         return nullcontext()
 
     def finish(self, graph: GraphModule) -> Mapping[str, Files]:

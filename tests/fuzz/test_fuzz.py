@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+import ingot
 from fuzz import judge as judging
 from fuzz.damage import _outcome
 from fuzz.generate import draw_program
 from fuzz.judge import eager_outputs, judge
+from fuzz.kills import _problems, is_whole
 from fuzz.mutate import damaged
 from fuzz.pool import run_all
 from fuzz.program import FuzzProgram, Input, Step, program_from
@@ -97,6 +99,22 @@ def test_only_our_errors_are_refusals(error: BaseException, kind: str) -> None:
         raise error
 
     assert _outcome(read, Path())["kind"] == kind
+
+
+def test_what_a_kill_can_damage_is_seen(tmp_path: Path) -> None:
+    net, x = torch.nn.Sequential(torch.nn.Linear(8, 4)).eval(), torch.linspace(-1, 1, 8).reshape(1, 8)
+    one, other = (ingot.cast(net, (x,), target="xnnpack", calibration=[(x * s,)]) for s in (1.0, 3.0))
+    folder = one.save_folder(tmp_path / "saved" / "folder")
+    one.report(tmp_path / "saved" / "report.html")
+    assert not list(_problems(tmp_path))
+    other.save(folder / "model.pte")
+    assert not list(_problems(tmp_path)), "a mixture of two castings is refused in words that name it"
+    for file in (p for p in (tmp_path / "saved").rglob("*") if p.suffix in (".pte", ".json", ".pt2", ".html")):
+        data = file.read_bytes()
+        for length in (0, 1, len(data) // 2, len(data) - 8):
+            file.write_bytes(data[:length])
+            assert not is_whole(file), (file.name, length)
+    assert any("model.pte is cut" in p for p in _problems(tmp_path))
 
 
 GOOD = Usage(50, 1000.0, 10, 10, 20, 1, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from tests.support import failing_backend
 from tests.support.requirements import need
 from tests.support.wrong_kernels import (
     Net,
-    dying_on_hardswish,
+    dying_on,
     sharpened,
     sigmoid_for_tanh,
 )
@@ -45,7 +46,7 @@ WORDS = "Attempting to convert non-NHWC compatible node to NHWC"
 @pytest.fixture
 def dying() -> Iterator[None]:
     """XNNPACK's serializer fails at each hardswish, in words that do not name it."""
-    with dying_on_hardswish(WORDS):
+    with dying_on("aten.hardswish.default", WORDS):
         yield
 
 
@@ -255,6 +256,17 @@ def test_an_op_that_kills_arms_passes_runs_elsewhere() -> None:
     assert casting.plan.qparams("relu").dtype == "int16"
 
 
+def test_arms_tools_leave_no_files_whether_a_lowering_fails_or_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    casting = cast(Cancelling(), need("ethos-u55-128"), scopes=[{"op": "*", "precision": "int16"}])
+    assert any("Shift should be in range" in n for n in casting.notes), "a lowering has failed"
+    assert all("graph.tosa" in d.files for d in casting.delegates)
+    assert casting.edge_program is not None
+    assert not list(tmp_path.glob("ingot-tosa-*"))
+
+
 @dies
 def test_an_op_of_a_program_with_dynamic_shapes_runs_on_the_host() -> None:
     net = Between(F.hardswish).eval()
@@ -264,3 +276,25 @@ def test_an_op_of_a_program_with_dynamic_shapes_runs_on_the_host() -> None:
     assert casting.check is not None
     assert casting.check.passed
     assert casting.plan.settings["host_ops"].keys() == {"hardswish"}
+
+
+ROWS = [(torch.randn(4, 64, generator=torch.Generator().manual_seed(i)),) for i in range(2)]
+
+
+@dies
+@pytest.mark.parametrize("weights", ["8da8w", "8da4w"])
+def test_weight_only_casts_recover_too(weights: str) -> None:
+    """Linears are not moved: the host has no kernels for what quantizes their inputs at run time."""
+    net = nn.Sequential(nn.Linear(64, 64), nn.Hardswish(), nn.Linear(64, 32)).eval()
+    casting = ingot.cast(net, ROWS[0], target="xnnpack", calibration=ROWS, weights=weights)
+    assert casting.check is not None
+    assert casting.check.passed
+    assert casting.plan.settings["host_ops"].keys() == {"hardswish"}
+    assert {h.reason.split(":")[0] for h in casting.host_ops} == {"xnnpack fails on it"}
+    assert {v for d in casting.delegates for v in d.values} >= {"linear", "linear_1"}
+
+
+def test_a_weight_only_layer_that_only_the_backend_can_run_is_refused_in_its_words() -> None:
+    net = nn.Sequential(nn.Linear(64, 64), nn.ReLU()).eval()
+    with dying_on("aten.linear.default", "out of registers"), pytest.raises(LowerError, match="out of registers"):
+        ingot.cast(net, ROWS[0], target="xnnpack", calibration=ROWS, weights="8da8w")

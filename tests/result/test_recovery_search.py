@@ -60,13 +60,13 @@ def test_exactly_the_ops_on_which_the_backend_fails_are_barred(
     assert found.words.keys() == culprits
 
 
-@given(st.data(), st.integers(2, 40))
-def test_no_op_is_barred_in_vain(data: st.DataObject, count: int) -> None:
+@given(st.data(), st.integers(2, 40), st.sampled_from((ONE_VOICE, OWN_WORDS)))
+def test_no_op_is_barred_in_vain(data: st.DataObject, count: int, words: Callable[[int], str]) -> None:
     """Where several ops fail only together, one of each group is enough, and none of those found can be left out."""
     names = [c.name for c in ops(count)]
     group = st.sets(st.sampled_from(names), min_size=1, max_size=3)
     groups = data.draw(st.lists(group, min_size=1, max_size=3))
-    backend = Backend(groups)
+    backend = Backend(groups, words)
     found = search(backend, ops(count))
     assert found is not None
     barred = frozenset(found.words)

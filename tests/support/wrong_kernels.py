@@ -55,13 +55,13 @@ def sigmoid_for_tanh() -> Iterator[None]:
 
 
 @contextmanager
-def dying_on_hardswish(words: str) -> Iterator[None]:
-    """XNNPACK's serializer raises at each hardswish."""
+def dying_on(op: str, words: str) -> Iterator[None]:
+    """XNNPACK's serializer raises at each op of this kind."""
 
     def dies(*_: Any) -> None:
         raise AssertionError(words)
 
-    with patch.object(_visitors()["aten.hardswish.default"], "define_node", dies):
+    with patch.object(_visitors()[op], "define_node", dies):
         yield
 
 

@@ -30,6 +30,7 @@ from ingot.result.lower_and_verify import (
     run_first_batch,
 )
 from ingot.result.recovery.failure import BackendFailure, Candidate, backend_failure, named_groups
+from ingot.result.recovery.missing_kernels import about_barred_ops
 from ingot.result.recovery.narrow import PartSearch, quiet_logs
 from ingot.result.recovery.search import Culprits, CulpritSearch, Names
 from ingot.targets.barred import Bar, with_bars
@@ -161,7 +162,7 @@ class _Recovery:
             search = CulpritSearch(candidates, self._trial(attempt), deadline, parts.narrow, count)
             parts.on_trial = count
             found = search.find(attempt.failure)
-        if found is None and search.without_kernel:
+        if found is None and search.without_kernel and not _only_weights(attempt):
             # Only the backend can run these, perhaps in another precision.
             words = dict.fromkeys(sorted(search.without_kernel), attempt.failure.words)
             return Culprits(words, minimal=False, trials=search.trials + parts.trials)
@@ -189,7 +190,7 @@ class _Recovery:
                 if runs:
                     run_first_batch(casting, self.batches)
             except (LowerError, ArtefactError) as e:
-                return backend_failure(e)
+                return about_barred_ops(backend_failure(e), attempt.work.quantized, names)
             return None
 
         return trial
@@ -215,8 +216,13 @@ def _alternatives(attempt: _Attempt, found: Culprits) -> list[dict[str, Bar]]:
     nodes = {n.name: n for n in attempt.work.form.module.graph.nodes}
     on_host = {n: Bar(n, _reason(attempt, words)) for n, words in found.words.items()}
     others = {n: replace(b, leaves=_other_precisions(nodes[n], attempt)) for n, b in on_host.items()}
-    chosen = "weights" not in attempt.work.plan.settings and any(b.leaves for b in others.values())
+    chosen = not _only_weights(attempt) and any(b.leaves for b in others.values())
     return [others, on_host] if chosen else [on_host]
+
+
+def _only_weights(attempt: _Attempt) -> bool:
+    """There are no precisions of activations to choose from."""
+    return "weights" in attempt.work.plan.settings
 
 
 def _other_precisions(node: Node, attempt: _Attempt) -> frozenset[str]:

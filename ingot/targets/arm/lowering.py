@@ -6,6 +6,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,28 +37,24 @@ class ArmLowering(Lowering):
         return arm_rules(self.device)
 
     def context(self) -> AbstractContextManager[Any]:
-        return _pass_fixes_and_no_leftovers()
+        return _pass_fixes_and_dump_folder()
 
     def finish(self, graph: GraphModule) -> Mapping[str, Files]:
         return take_delegate_files(graph)
 
 
 @contextmanager
-def _pass_fixes_and_no_leftovers() -> Iterator[None]:
-    """The folders of a lowering that fails are deleted: nothing reads them."""
-    before = set(_dump_folders)
-    try:
-        with arm_pass_fixes():
+def _pass_fixes_and_dump_folder() -> Iterator[None]:
+    """Arm's tools write into one folder for each lowering. It is deleted however that ends: `finish` has read it."""
+    with tempfile.TemporaryDirectory(prefix="ingot-tosa-", ignore_cleanup_errors=True) as folder, arm_pass_fixes():
+        before = _dump_folder.set(folder)
+        try:
             yield
-    except BaseException:
-        for folder in _dump_folders - before:
-            shutil.rmtree(folder, ignore_errors=True)
-        raise
-    finally:
-        _dump_folders.intersection_update(before)
+        finally:
+            _dump_folder.reset(before)
 
 
-_dump_folders: set[str] = set()  # of the lowering that is under way
+_dump_folder: ContextVar[str] = ContextVar("ingot_dump_folder")
 
 
 def _partitioners(device: Device) -> list[Any]:
@@ -102,8 +99,7 @@ def _dumping(spec: Any) -> Any:
     from executorch.exir.backend.compile_spec_schema import CompileSpec
     from executorch.exir.backend.partitioner import DelegationSpec
 
-    folder = tempfile.mkdtemp(prefix="ingot-tosa-")
-    _dump_folders.add(folder)
+    folder = tempfile.mkdtemp(dir=_dump_folder.get())
     return DelegationSpec(spec.backend_id, [*spec.compile_specs, CompileSpec(_dump_key(), folder.encode())])
 
 
@@ -114,12 +110,9 @@ def _dump_key() -> str:
 
 
 def take_delegate_files(graph: GraphModule) -> dict[str, Files]:
-    """Read and delete each delegate's dump folder, and remove the folder's name from the program."""
-    found: dict[str, Files] = {}
-    for node in graph.graph.nodes:
-        if node.op == "get_attr" and hasattr(lowered := getattr(graph, str(node.target)), "processed_bytes"):
-            found[digest(lowered.processed_bytes)] = _take_files(lowered)
-    return found
+    """Read each delegate's dump folder, also those of branches, and remove the folder's name from the program."""
+    delegates: list[Any] = [m for m in graph.modules() if hasattr(m, "processed_bytes")]
+    return {digest(m.processed_bytes): _take_files(m) for m in delegates}
 
 
 def _take_files(lowered: Any) -> Files:

@@ -1,0 +1,104 @@
+"""Caches of torch, torchao and ExecuTorch that keep every program in memory until the process ends.
+
+Their keys are modules, nodes or shape environments: after a verb has ended, an entry is never found again. With them
+go the weights of the model, which no user could free otherwise.
+"""
+
+from __future__ import annotations
+
+import functools
+import linecache
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from importlib import import_module
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+# Functions with a cache by module or node. No package lists these: `make soak` shows which cache grows.
+CACHED = (
+    "torchao.utils:_assert_and_get_unique_device",  # prepare_pt2e, convert_pt2e: the whole model
+    "torch.ao.quantization.fx.utils:assert_and_get_unique_device",
+    "executorch.exir.backend.utils:is_same_node",  # lowering: nodes of both graphs
+)
+SHAPE_ENV = "torch.fx.experimental.symbolic_shapes:ShapeEnv"  # its cached methods keep it, and so its fake tensors
+
+
+def releases_programs(verb: Callable[P, R]) -> Callable[P, R]:
+    """A verb after which torch keeps nothing of its programs."""
+
+    @functools.wraps(verb)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        with _sources_released(), _shape_environments_released():
+            try:
+                return verb(*args, **kwargs)
+            finally:
+                release_programs()
+
+    return call
+
+
+def release_programs() -> None:
+    """Empty the caches. Where a version lacks one, there is nothing to empty."""
+    cached = [_found(name) for name in CACHED]
+    for function in (*cached, *vars(_found(SHAPE_ENV) or object).values()):
+        if callable(clear := getattr(function, "cache_clear", None)):
+            clear()
+
+
+def _found(name: str) -> Any:
+    module, _, attribute = name.partition(":")
+    with suppress(ImportError):
+        return getattr(import_module(module), attribute, None)
+    return None
+
+
+@contextmanager
+def _sources_released() -> Iterator[None]:
+    """FX keeps the source of each graph that it compiles, for tracebacks only: a cast compiles a hundred."""
+    sources: dict[str, str] = getattr(_found("torch.fx.graph_module:_loader"), "eval_cache", {})
+    before = set(sources)
+    try:
+        yield
+    finally:
+        for name in set(sources) - before:
+            sources.pop(name, None)
+            linecache.cache.pop(name, None)
+
+
+_made: ContextVar[list[Any]] = ContextVar("_made")  # shape environments of the verb that runs, as weak references
+
+
+@contextmanager
+def _shape_environments_released() -> Iterator[None]:
+    """A shape environment keeps itself: by fake tensors whose sizes are symbols, in memory that Python cannot trace.
+
+    What is cleared here serves torch.export while it runs, and saves time afterwards.
+    """
+    _record_shape_environments()
+    before = _made.set([])
+    try:
+        yield
+    finally:
+        for environment in filter(None, (reference() for reference in _made.get())):
+            for part in (environment.tracked_fakes, getattr(environment, "fake_tensor_cache", None)):
+                if part is not None:
+                    part.clear()
+        _made.reset(before)
+
+
+@functools.cache
+def _record_shape_environments() -> None:
+    """For good, since other threads may be in verbs too. Outside of verbs nothing is recorded."""
+    kind: Any = _found(SHAPE_ENV)
+    original = kind.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        if (made := _made.get(None)) is not None:
+            made.append(weakref.ref(self))
+
+    kind.__init__ = init
