@@ -22,6 +22,7 @@ from ingot.errors import IngotError, LowerError, first_sentence
 from ingot.lower.bounded_inputs import memory_planning_pass
 from ingot.lower.export_quantized import backend_copy, export_quantized
 from ingot.lower.host_kernels import no_kernel_error
+from ingot.lower.host_layouts import make_host_ops_contiguous
 from ingot.lower.opaque_ops import opaque_ops, restore_edge_ops
 from ingot.lower.partition_report import (
     collect_refusals,
@@ -172,7 +173,10 @@ def _to_edge(exported: dict[str, torch.export.ExportedProgram], target: Target, 
         each = {name: target.lowering.partitioners() for name in exported}
         edge = to_edge_transform_and_lower(exported, passes, each, compile_config=config)
         edge = _lower_extra_backends(edge, target)
-        return edge, {name: target.lowering.finish(edge.exported_program(name).graph_module) for name in exported}
+        files = {name: target.lowering.finish(edge.exported_program(name).graph_module) for name in exported}
+    for name in exported:
+        make_host_ops_contiguous(edge.exported_program(name))
+    return edge, files
 
 
 def _lower_extra_backends(edge: Any, target: Target) -> Any:

@@ -86,12 +86,21 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
         Patch(f"{_SIGNATURE}:TensorArgument", "__setattr__",
               "partitioner:counted_setattr", "invalidates the cached signature maps"),
     ),
-    # xnnpack.skip_unmatched_patterns
+    # xnnpack.xnnpack_pass_fixes
     "xnnpack": (
         Patch(f"{_XNNPACK}.convert_to_sdpa:ConvertToSDPAPass", "call",
               "xnnpack:only_with_softmax", "exports attention patterns even if the graph has no softmax"),
         Patch(f"{_XNNPACK}.convert_to_upsample_bilinear2d:ConvertToUpsampleBilinear2d", "call",
               "xnnpack:only_with_index", "exports resize patterns even if the graph has no index"),
+    ),
+    # xnnpack.xnnpack_pass_fixes
+    "xnnpack_layouts": (
+        Patch(f"{_XNNPACK}.channels_last_tagged_reshape_pass:ChannelsLastTaggedReshapePass", "is_nhwc_node",
+              "xnnpack:is_channels_last", "takes a quantized channels-last input for a contiguous one"),
+        Patch(f"{_XNNPACK}.channels_last_tagged_reshape_pass:ChannelsLastTaggedReshapePass", "is_nchw_node",
+              "xnnpack:is_contiguous", "takes a quantized channels-last input for a contiguous one"),
+        Patch(f"{_XNNPACK}.channels_last_tagged_reshape_pass:ChannelsLastTaggedReshapePass", "requires_nchw_inputs",
+              "xnnpack:or_works_on_last_axis", "computes softmax of a channels-last value over the channels"),
     ),
     # arm.arm_pass_fixes
     "arm": (

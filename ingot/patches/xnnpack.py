@@ -1,18 +1,22 @@
-"""XNNPACK: skip two passes that export patterns of their own where the graph cannot match them."""
+"""XNNPACK: skip two passes that export patterns of their own where the graph cannot match them; repair its layouts."""
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.fx import Node
 from torch.fx.passes.infra.pass_base import PassResult
 
 from ingot.patches.version_gate import patched
 
 
-def skip_unmatched_patterns() -> AbstractContextManager[None]:
-    return patched("xnnpack")
+@contextmanager
+def xnnpack_pass_fixes() -> Iterator[None]:
+    with patched("xnnpack"), patched("xnnpack_layouts"):
+        yield
 
 
 def only_with_softmax(original: Any, _session: Any) -> Any:
@@ -30,3 +34,41 @@ def _only_if_present(op: str, original: Any) -> Any:
         return PassResult(graph_module, False)
 
     return call
+
+
+# ---- layouts ----
+
+
+def is_channels_last(original: Any, _session: Any) -> Any:
+    def is_nhwc(node: Node) -> bool:
+        read = _quantized_input(node)
+        return bool(original(node)) if read is None else _has_channels_last(read.meta["val"])
+
+    return staticmethod(is_nhwc)
+
+
+def is_contiguous(original: Any, _session: Any) -> Any:
+    def is_nchw(node: Node) -> bool:
+        read = _quantized_input(node)
+        return bool(original(node)) if read is None else not _has_channels_last(read.meta["val"])
+
+    return staticmethod(is_nchw)
+
+
+def or_works_on_last_axis(original: Any, _session: Any) -> Any:
+    def requires(self: Any, node: Node) -> bool:
+        return bool(original(self, node)) or "_softmax" in str(node.target)
+
+    return requires
+
+
+def _quantized_input(node: Node) -> Node | None:
+    """x of dequantize(quantize(x)) where x is an input."""
+    if "dequantize" not in str(node.target) or not isinstance(quantize := node.args[0], Node):
+        return None
+    read = quantize.args[0] if "quantize" in str(quantize.target) and quantize.args else None
+    return read if isinstance(read, Node) and read.op == "placeholder" else None
+
+
+def _has_channels_last(val: torch.Tensor) -> bool:
+    return val.dim() == 4 and not val.is_contiguous() and val.is_contiguous(memory_format=torch.channels_last)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
 from torch.fx import Node
 
 from ingot.capture.op_semantics import operands
 from ingot.config.scopes import Scope
 from ingot.config.tensor_specs import Spec, Specs
-from ingot.core.fx import is_float, output_nodes, source_of
+from ingot.core.fx import is_float, output_nodes, source_of, value_of
 from ingot.errors import InputError, PlanError, nearest
 from ingot.plan.plan_data import QParams
 from ingot.plan.qparams import qparams_for
@@ -82,6 +83,13 @@ def _outputs(state: SolverState) -> Iterator[Request]:
 def _must_be_float(node: Node, what: str) -> None:
     if not is_float(node):
         raise InputError(f"{what} '{node.name}' is not floating point: it cannot be quantized")
+    if (dtype := value_of(node).dtype) is not torch.float32:
+        name = str(dtype).removeprefix("torch.")
+        raise InputError(
+            f"{what} '{node.name}' is {name}: it cannot be quantized",
+            why="the quantize and dequantize ops compute in float32",
+            hint=f"make it float32 in the model, or remove the spec of this {what}",
+        )
 
 
 def _by_position(specs: Specs, names: list[str], what: str) -> Iterator[tuple[int, Spec]]:

@@ -20,19 +20,25 @@ REASON = "part of a sum: a sum of many terms needs float"
 
 
 def _rewrite(node: Node) -> Node | None:
-    if node.kwargs or node.target not in (aten.sum.dim_IntList, aten.linalg_vector_norm.default):
+    dims = summed_dims(node)
+    if dims is None:
         return None
-    x, *rest = node.args
-    power = (rest.pop(0) if rest else 2) if node.target is aten.linalg_vector_norm.default else None
-    dims: Any = rest[0] if rest else None
-    if power not in (None, 2) or not dims or has_symbols(value_of(x).shape):  # type: ignore[arg-type]
-        return None
-    if value_of(x).dtype != torch.float32:  # type: ignore[arg-type]
-        return None
-    if power is None:
+    x = node.args[0]
+    if node.target is aten.sum.dim_IntList:
         return _sum_as_linear(node, x, dims)
     square = in_float(node, REASON, aten.mul.Tensor, x, x)
     return in_float(node, REASON, aten.sqrt.default, _sum_as_linear(node, square, dims))
+
+
+def summed_dims(node: Node) -> list[int] | None:
+    """The dimensions of a sum, or of a vector norm of order 2; None where the rule does not apply."""
+    if node.kwargs or node.target not in (aten.sum.dim_IntList, aten.linalg_vector_norm.default):
+        return None
+    given: tuple[Any, ...] = node.args
+    x, *rest = given
+    order = (rest.pop(0) if rest else 2) if node.target is aten.linalg_vector_norm.default else 2
+    static = value_of(x).dtype == torch.float32 and not has_symbols(value_of(x).shape)
+    return list(rest[0]) if static and order == 2 and rest and rest[0] else None
 
 
 def _sum_as_linear(node: Node, x: Any, dims: list[int]) -> Node:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ingot.errors import ArtefactError
+from ingot.runtime.elided_views import elided_views
 from ingot.targets.base import Executor
 
 Values = dict[int, torch.Tensor]  # by index of the value in the program, for one batch
@@ -54,12 +55,21 @@ def _run_all(
     state: Collection[int],
 ) -> None:  # fmt: skip
     plan = file.program.execution_plan[0]
+    views = elided_views(plan)
     for i, segment in enumerate(segments):
         needed = {v for later in segments[i + 1 :] for v in _accessed_values(plan, later)} | set(plan.outputs)
+        needed |= {views[v] for v in needed if v in views}
+        _add_views(plan, views, values)
         if segment.payload is None:
             _run_on_runtime(file, segment, values, needed, timeout, state)
         else:
             _run_on_executor(file.program, segment, values, executors[segment.backend])
+    _add_views(plan, views, values)
+
+
+def _add_views(plan: Any, views: Mapping[int, int], values: list[Values]) -> None:
+    for v in values:
+        v |= {i: v[of].reshape(plan.values[i].val.sizes) for i, of in views.items() if of in v and i not in v}
 
 
 def read_pte(pte: bytes, method: str = "forward") -> Any:

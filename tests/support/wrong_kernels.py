@@ -39,11 +39,6 @@ class Net(nn.Module):
         return x
 
 
-def stretched(x: torch.Tensor) -> torch.Tensor:
-    """XNNPACK derives the scale factor from the sizes; torch uses the given 1.7."""
-    return nn.functional.interpolate(x, scale_factor=1.7, mode="bilinear")
-
-
 def _visitors() -> dict[str, Any]:
     """What XNNPACK serializes each op with."""
     from executorch.backends.xnnpack.operators.node_visitor import _node_visitor_dict
@@ -89,7 +84,7 @@ def sharpened(x: torch.Tensor) -> torch.Tensor:
 
 FILE = """
 import torch
-from tests.support.wrong_kernels import IMAGES, Net, stretched
+from tests.support.wrong_kernels import IMAGES, Net
 
 def build():
     return Net({middle}).eval(), IMAGES[0], IMAGES

@@ -60,7 +60,7 @@ def described(casting):
 
 def refused(**options):
     try:
-        cast(Residual, recipe={"options": options})
+        cast(Residual, recipe={"options": options, "recover": False})
     except ingot.IngotError as e:
         return [type(e).__name__, str(e)]
 
@@ -72,6 +72,7 @@ made = {
     "whole": described(cast(Residual)),
     "split": described(cast(WithSigmoid)),
     "narrow": refused(accumulator_bits=16),
+    "recovered": described(cast(Residual, recipe={"options": {"accumulator_bits": 16}})),
     "unknown": refused(accumulator_bits=8),
 }
 print(json.dumps(made))
@@ -123,6 +124,12 @@ def test_wrong_arithmetic_is_refused(made: dict[str, Any]) -> None:
     assert kind == "MismatchError"
     assert "linear" in message
     assert "script.py" in message
+
+
+def test_an_op_with_wrong_arithmetic_runs_on_the_host(made: dict[str, Any]) -> None:
+    assert made["recovered"]["passed"]
+    assert made["recovered"]["faithful_db"] > 100
+    assert any("disagrees" in reason for reason in made["recovered"]["host_ops"].values()), made["recovered"]
 
 
 def test_an_option_it_does_not_have_is_refused(made: dict[str, Any]) -> None:

@@ -53,6 +53,9 @@ def _registered() -> frozenset[str]:
 
 def interpret(graph: VulkanGraph, given: list[torch.Tensor]) -> list[Any]:
     """The outputs as numpy arrays, or as numbers."""
+    if len(given) != len(graph.inputs):
+        why = f"it takes {len(graph.inputs)} inputs, the program gives {len(given)}"
+        raise ArtefactError("the Vulkan delegate cannot be run", why=why)
     held: dict[int, Any] = dict(graph.constants)
     held |= {i: _as_declared(graph, i, x) for i, x in zip(graph.inputs, given, strict=True)}
     for call in graph.calls:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
-from ingot.patches.xnnpack import skip_unmatched_patterns
+from ingot.patches.xnnpack import xnnpack_pass_fixes
 from ingot.targets.base import Lowering, RewriteRule
 from ingot.targets.xnnpack.constraints import restrict
 from ingot.targets.xnnpack.rules import RULES
@@ -39,7 +39,7 @@ class XnnpackLowering(Lowering):
         return RULES
 
     def context(self) -> AbstractContextManager[Any]:
-        return skip_unmatched_patterns()
+        return xnnpack_pass_fixes()
 
 
 def _partitioners() -> list[Any]:

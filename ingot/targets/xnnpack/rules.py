@@ -57,7 +57,14 @@ _MISSING = tuple(
         embedding_bag, scans, bucketize, resample, bilinear, rrelu,
     )
 )  # fmt: skip
-_BY_TORCH = TorchDecompositions(_runs_nowhere, frozenset(op for rule in _MISSING for op in rule.functions))
+
+
+def _left_to_torch(node: Node) -> bool:
+    """Sums and norms are rewritten by a later rule, into ops of the delegate."""
+    return _runs_nowhere(node) and reduce_sum.summed_dims(node) is None
+
+
+_BY_TORCH = TorchDecompositions(_left_to_torch, frozenset(op for rule in _MISSING for op in rule.functions))
 _EARLY = (
     pool1d, unbatched, constant_adds, slice_scatter, strided_slice, upsample_nearest, upsample_bilinear_factors,
     hardsigmoid, softplus, elu,

@@ -149,10 +149,14 @@ def _written(path: Path, trials: _Trials, ops_before: int, finished: bool, setup
     if data := saved_tensors(variant):
         with atomic_write(path.with_suffix(".pt")) as f:
             torch.save(data, f)
-    with atomic_write(path) as f:
-        f.write(reproducer_source(variant, title, setup if _needs_setup(variant) else "", message).encode())
-    done = _run(path)
-    fails = done.returncode != 0 and trials.wanted.text.split(":")[0] in done.stderr
+    # Without the setup, where that suffices: only a run shows whether the failure needs it.
+    for code in dict.fromkeys(("" if not _needs_setup(variant) else setup, setup)):
+        with atomic_write(path) as f:
+            f.write(reproducer_source(variant, title, code, message).encode())
+        done = _run(path)
+        fails = done.returncode != 0 and trials.wanted.text.split(":")[0] in done.stderr
+        if fails:
+            break
     printed = (done.stderr + done.stdout).strip().splitlines()
     return Reduction(
         path, failure, ops_before, variant.ops, trials.budget.trials, finished, fails, "\n".join(printed[-3:])
@@ -162,7 +166,7 @@ def _written(path: Path, trials: _Trials, ops_before: int, finished: bool, setup
 def _needs_setup(variant: Variant) -> bool:
     """It has custom ops or extra backends, which must be registered."""
     ops = [unit[0].target for unit in units_of(variant.module)]
-    return "beside" in variant.recipe or any(getattr(op, "namespace", "aten") != "aten" for op in ops)
+    return "extra_backends" in variant.recipe or any(getattr(op, "namespace", "aten") != "aten" for op in ops)
 
 
 def _run(path: Path) -> subprocess.CompletedProcess[str]:
