@@ -1,7 +1,7 @@
 """log_softmax(x, d) -> y - log(sum(exp(y), d)), with y = x - amax(x, d)
 
-Arm's passes take the logarithm of the softmax: that is infinite where a probability underflows in float, and coarse
-where it is below one step of an 8-bit softmax.
+Arm's passes take the logarithm of the softmax: that is infinite where a probability underflows, in float or
+below one step of an 8-bit softmax.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def test_the_logarithm_of_a_probability_that_underflows(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["vgf", "ethos-u85-256"])
 def test_in_eight_bits_small_probabilities_count(name: str) -> None:
-    """exp(-20) is no step of an 8-bit softmax: the logarithm of that softmax has 14 dB here."""
+    """exp(-20) is less than a step of an 8-bit softmax."""
     need(name)
     batches = [(4 * torch.randn(2, 16, generator=torch.Generator().manual_seed(i)),) for i in range(4)]
     recipe = {"options": {"run_on": "reference-model"}} if name == "vgf" else {}
