@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import functools
 import linecache
+import sys
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from contextvars import ContextVar
-from importlib import import_module
 from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -49,10 +49,9 @@ def release_programs() -> None:
 
 
 def _found(name: str) -> Any:
+    """None where the module is not imported: then its cache is empty."""
     module, _, attribute = name.partition(":")
-    with suppress(ImportError):
-        return getattr(import_module(module), attribute, None)
-    return None
+    return getattr(sys.modules.get(module), attribute, None)
 
 
 @contextmanager
@@ -92,7 +91,9 @@ def _shape_environments_released() -> Iterator[None]:
 @functools.cache
 def _record_shape_environments() -> None:
     """For good, since other threads may be in verbs too. Outside of verbs nothing is recorded."""
-    kind: Any = _found(SHAPE_ENV)
+    from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+    kind: Any = ShapeEnv
     original = kind.__init__
 
     @functools.wraps(original)

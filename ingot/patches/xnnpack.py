@@ -64,8 +64,8 @@ def or_works_on_last_axis(original: Any, _session: Any) -> Any:
 
 def _quantized_input(node: Node) -> Node | None:
     """x of dequantize(quantize(x)) where x is an input."""
-    if "dequantize" not in str(node.target) or not isinstance(quantize := node.args[0], Node):
-        return None
+    if "dequantize" not in str(node.target) or not node.args or not isinstance(quantize := node.args[0], Node):
+        return None  # a placeholder may have that name
     read = quantize.args[0] if "quantize" in str(quantize.target) and quantize.args else None
     return read if isinstance(read, Node) and read.op == "placeholder" else None
 
