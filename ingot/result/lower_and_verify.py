@@ -145,7 +145,7 @@ def _mismatch(casting: Casting) -> MismatchError:
     check = casting.check
     assert check is not None
     bad = [f"{o.name}: {o.problem}" for o in check.outputs if o.problem]
-    strayed = disagrees_with_graph(check, casting.needed_evidence.recipe)
+    mismatch = disagrees_with_graph(check, casting.needed_evidence.recipe)
     hint = "read plan.why() of that value, give more calibration data, or inspect it with on_mismatch='keep'"
     reduced = "cut it down with ingot.reduce(…) or `ingot localize … --reduce repro.py`, and report that to the backend"
     return MismatchError(
@@ -153,5 +153,5 @@ def _mismatch(casting: Casting) -> MismatchError:
         check=check,
         where=check.culprit,
         why="; ".join(bad),
-        hint=reduced if strayed else hint,
+        hint=reduced if mismatch else hint,
     )

@@ -43,19 +43,19 @@ def judge_output(name: str, given: Compared, min_sqnr_db: float) -> OutputCheck:
         ours = defect is not None and measure(given.reference, given.quantized).defect is None
         return replace(check, problem=defect, disagrees=ours)
     if not given.reference[0].dtype.is_floating_point and not given.reference[0].is_complex():
-        strayed = integer_mismatch(given.quantized, given.artefact, given.rerun)
-        return replace(check, problem=strayed or _far(check.sqnr_db, min_sqnr_db), disagrees=strayed is not None)
+        mismatch = integer_mismatch(given.quantized, given.artefact, given.rerun)
+        return replace(check, problem=mismatch or _far(check.sqnr_db, min_sqnr_db), disagrees=mismatch is not None)
     return _judge_numbers(check, given, min_sqnr_db)
 
 
-def strays_from_graph(given: Compared) -> str | None:
+def disagreement_with_graph(given: Compared) -> str | None:
     """How an output or an intermediate value disagrees with the quantized graph; None if it agrees."""
     if (defect := measure(given.quantized, given.artefact).defect) is not None:
         return defect
     if not given.reference[0].dtype.is_floating_point or not given.reference[0].numel():
         return None
     differences, _ = in_noise_units(given)
-    return _strayed(list(suspects(differences, _sums(differences))))
+    return _disagreement(list(suspects(differences, _sums(differences))))
 
 
 def _judge_numbers(check: OutputCheck, given: Compared, min_sqnr_db: float) -> OutputCheck:
@@ -67,10 +67,10 @@ def _judge_numbers(check: OutputCheck, given: Compared, min_sqnr_db: float) -> O
         differences = replace(differences, noisy=noisy)
         found = list(suspects(differences, [with_noisy_runs(differences, s) for s in sums]))
     found.sort(key=lambda s: s.slice.chance)
-    strayed = _strayed(found)
+    mismatch = _disagreement(found)
     far = _far(check.sqnr_db, min_sqnr_db) or _far_group(groups, min_sqnr_db) or _ruined(found)
     return replace(
-        check, problem=strayed or far, disagrees=strayed is not None, worst=found[0].slice if found else None,
+        check, problem=mismatch or far, disagrees=mismatch is not None, worst=found[0].slice if found else None,
         worst_channel_db=min([check.sqnr_db, *map(_worst_db, _channels_of(sums))]),
         groups_db=groups if len(groups) > 1 else (),
     )  # fmt: skip
@@ -104,7 +104,7 @@ def _far_group(groups: Sequence[float], threshold: float) -> str | None:
     return f"joined group {i} of {len(groups)} is {_far(db, threshold)}"
 
 
-def _strayed(found: Sequence[Suspect]) -> str | None:
+def _disagreement(found: Sequence[Suspect]) -> str | None:
     bad = [s for s in found if s.against == "graph" and s.slice.chance < SIGNIFICANT]
     if not bad:
         return None

@@ -46,12 +46,12 @@ def suspects(given: Differences, found: Sequence[Slices]) -> Iterator[Suspect]:
     tests = TESTS * sum(int((s.count > 0).sum()) for s in found)
     groups = max(s.view.groups for s in found)
     for slices in found:
-        yield from _strayed(given, slices, tests)
+        yield from _disagreement(given, slices, tests)
         if slices.view.groups == groups and slices.view.size > 1:
             yield from _ruined(slices, tests)
 
 
-def _strayed(given: Differences, slices: Slices, tests: int) -> Iterator[Suspect]:
+def _disagreement(given: Differences, slices: Slices, tests: int) -> Iterator[Suspect]:
     count = slices.count.clamp(min=1)
     noise, graph, error, floor = (x / count for x in (slices.noise, slices.graph, slices.error, slices.floor))
     off = graph > floor

@@ -12,7 +12,7 @@ from ingot.core.deadline import Deadline, OutOfTime
 from ingot.errors import ArtefactError
 from ingot.plan.plan_data import Plan
 from ingot.verify.check import Evidence
-from ingot.verify.judge_output import Compared, strays_from_graph
+from ingot.verify.judge_output import Compared, disagreement_with_graph
 from ingot.verify.localize.intermediate_outputs import (
     Batches,
     ObservedValue,
@@ -111,4 +111,4 @@ def evenly_spaced(names: Sequence[str], most: int = VALUES_PER_LOWERING) -> list
 
 def diverges_from_graph(value: ObservedValue) -> bool:
     """As verification finds it; or dead or non-finite where the graph is not."""
-    return strays_from_graph(Compared(value.reference, value.quantized, value.artefact)) is not None
+    return disagreement_with_graph(Compared(value.reference, value.quantized, value.artefact)) is not None
