@@ -1,7 +1,7 @@
 """conv_transpose3d(x, w) -> conv_transpose2d(cat(depth taps of spread(x), channels), w')
 
 `spread` puts stride - 1 zeros between depths. Along depth a transposed convolution is then a convolution with the
-kernel turned round; see conv3d.
+flipped kernel; see conv3d.
 """
 
 from __future__ import annotations
