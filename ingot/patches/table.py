@@ -1,7 +1,7 @@
 """All patches at a glance: what is replaced in torch and ExecuTorch, by what, and why.
 
-A group is applied as a whole, by the context manager that its comment names. `SPEED` groups only save time and memory:
-the .pte is the same without them. They need the tested versions. All others need only the patched name.
+A group is applied as a whole, by the function that its comment names. `SPEED` groups only save time and memory: the
+.pte is the same without them. They need the tested versions. All others need only the patched name.
 """
 
 from __future__ import annotations
@@ -114,6 +114,11 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
               "arm:with_constant_permutes", "permutes constants at every run"),
         Patch("executorch.backends.arm.arm_vela:vela", "main",
               "arm:vela_in_child", "its native compiler may end or stop this process, and its errors are not raised"),
+    ),
+    # program_caches.releases_programs: at the first verb and for good, since verbs of other threads overlap
+    "shape_environments": (
+        Patch("torch.fx.experimental.symbolic_shapes:ShapeEnv", "__init__",
+              "program_caches:noting_environment", "keeps itself and a program's fake tensors: Ingot has to empty it"),
     ),
     # vulkan.vulkan_logging
     "vulkan": (

@@ -16,7 +16,7 @@ from ingot.core.artefact import Check
 from ingot.core.progress import Silent, Steps
 from ingot.errors import ArtefactError, IngotError, MismatchError
 from ingot.lower.edge import MAIN_METHOD, lower_graph
-from ingot.lower.host_kernels import no_kernel_error
+from ingot.lower.no_kernel_error import no_kernel_error
 from ingot.plan.plan_data import Plan
 from ingot.result.casting import Casting
 from ingot.targets.base import Target
