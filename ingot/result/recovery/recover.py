@@ -92,8 +92,9 @@ class _Attempt:
 
     @property
     def wrong(self) -> str | None:
-        """The value whose kernel is wrong."""
-        return self.finding.mismatch if self.finding is not None else None
+        """The op whose kernel is wrong. An input that is returned may be wrong too, and no op can be moved then."""
+        found = self.finding.mismatch if self.finding is not None else None
+        return found if found in {n.name for n in calls(self.work.form.module)} else None
 
     @property
     def failure(self) -> BackendFailure:
