@@ -33,10 +33,12 @@ _RECOMPILE = Patch(
 
 # fmt: off
 PATCHES: dict[str, tuple[Patch, ...]] = {
-    # speed_contexts.short_provenance
-    "provenance": (
+    # speed_contexts.fast_export
+    "export": (
         Patch("torch.fx.traceback:NodeSource", "__init__",
               "retrace:source_without_history", "the history of a node grows with every pass and is copied whole"),
+        Patch("torch._export.utils", "_materialize_cpp_cia_ops",
+              "retrace:once", "looks up all composite ops again for each of some 40 namespaces"),
     ),
     # speed_contexts.lazy_codegen
     "codegen": (_RECOMPILE,),
@@ -128,4 +130,4 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
 }
 # fmt: on
 
-SPEED = frozenset({"provenance", "codegen", "lowering", "xnnpack"})
+SPEED = frozenset({"export", "codegen", "lowering", "xnnpack"})
