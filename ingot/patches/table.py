@@ -42,6 +42,11 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
     ),
     # speed_contexts.lazy_codegen
     "codegen": (_RECOMPILE,),
+    # speed_contexts.fast_convert
+    "convert": (
+        Patch("torchao.quantization.pt2e.quantize_pt2e", "_fold_conv_bn_qat",
+              "pt2e:same_module", "exports patterns of its own training for any batch norm: seconds, and they stay"),
+    ),
     # speed_contexts.fast_lowering
     "lowering": (
         _RECOMPILE,
@@ -130,4 +135,4 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
 }
 # fmt: on
 
-SPEED = frozenset({"export", "codegen", "lowering", "xnnpack"})
+SPEED = frozenset({"export", "codegen", "convert", "lowering", "xnnpack"})
