@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 import ingot
-from ingot.errors import ArtefactError, LowerError, NoKernelError
+from ingot.errors import ArtefactError, LowerError, NoKernelError, NoRuntimeError
 from ingot.result import lower_and_verify
 from ingot.targets.xnnpack import constraints
 from tests.support import failing_backend
@@ -269,6 +269,19 @@ def test_a_refusal_without_a_reason_or_a_hint_shows_none(monkeypatch: pytest.Mon
     with pytest.raises(LowerError) as raised:
         cast(torch.relu)
     assert "None" not in str(raised.value)
+
+
+def test_a_runtime_that_does_not_start_is_no_fault_of_an_op(
+    lowerings: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(*_: Any) -> Any:
+        raise NoRuntimeError("the runtime did not start", why="undefined symbol", hint="reinstall ExecuTorch")
+
+    monkeypatch.setattr(lower_and_verify, "run_and_compare", absent)
+    with pytest.raises(NoRuntimeError) as raised:
+        cast(torch.relu)
+    assert len(lowerings) == 1
+    assert "without any one op" not in str(raised.value)
 
 
 @dies

@@ -20,7 +20,7 @@ from ingot.core.artefact import Check
 from ingot.core.deadline import Deadline
 from ingot.core.fx import calls, source_of, untransformed_name
 from ingot.core.progress import Silent, Steps
-from ingot.errors import ArtefactError, IngotError, LowerError, PlanError
+from ingot.errors import ArtefactError, IngotError, LowerError, NoRuntimeError, PlanError
 from ingot.result.casting import Casting
 from ingot.result.lower_and_verify import (
     QuantizedProgram,
@@ -88,7 +88,7 @@ class _Attempt:
 
     @property
     def recoverable(self) -> bool:
-        return self.error is not None or self.wrong is not None
+        return (self.error is not None and not isinstance(self.error, NoRuntimeError)) or self.wrong is not None
 
     @property
     def wrong(self) -> str | None:
