@@ -76,6 +76,26 @@ def test_a_program_without_ops_has_no_delegate() -> None:
     assert casting.check.passed
 
 
+class MissingOps(nn.Module):
+    """Neither Ethos-U55 nor the runtime has a kernel for these ops: 3-d convolutions, adaptive max pools, bicubic."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.up = nn.Conv3d(1, 4, 3, padding=1), nn.ConvTranspose3d(4, 2, 2, stride=2)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        volume = self.up(self.conv(x.unsqueeze(1)).relu())
+        wide = F.interpolate(x, scale_factor=2.0, mode="bicubic")
+        return volume, F.adaptive_max_pool3d(volume, (2, 3, 3)), *F.adaptive_max_pool2d(x, (3, 3), True), wide
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_ops_that_nothing_runs_are_rewritten(name: str) -> None:
+    casting = cast(MissingOps(), need(name))
+    assert casting.check.passed
+    assert min(o.sqnr_db for o in casting.check.outputs) > 30
+
+
 class Block(nn.Module):
     """A ConvNeXt block with all of torch's ops for a change of layout."""
 

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import torch
 from torch.fx import Node
 
 from ingot.capture.op_semantics import operands
 from ingot.capture.op_semantics.weighted_ops import groups_of, weight_axis
-from ingot.core.fx import constant_of, fake_mode_of, value_of
+from ingot.core.fx import constant_of, value_of
 from ingot.targets.base import Ability, Kernels
-from ingot.targets.host_kernels import has_host_kernel, host_refuses, spatial_dims
+from ingot.targets.edge_ops import decomposed_ops
+from ingot.targets.host_kernels import runs_on_host, spatial_dims
 from ingot.targets.xnnpack.constraints import unsupported_by_runtime
 
 HOST_ONLY: frozenset[str] = frozenset()
@@ -50,13 +49,6 @@ def _configs() -> dict[str, Any]:
     return dict(XnnpackPartitioner().target_partitioner_configs)
 
 
-@cache
-def _decompositions() -> dict[Any, Any]:
-    from executorch.exir.tracer import _default_decomposition_table
-
-    return dict(_default_decomposition_table())
-
-
 def _ability(node: Node) -> Ability:
     """int8 if it is one edge op with static quantization; float if the partitioner has a config for each edge op."""
     if (why := unsupported_by_runtime(node, [n for n in operands(node) if constant_of(n) is None])) is not None:
@@ -86,9 +78,7 @@ def _static(name: str) -> bool:
 
 def runs_somewhere(node: Node) -> bool:
     """In the delegate, or on the host by kernels of the runtime."""
-    if XnnpackKernels().ability(node).runs:
-        return True
-    return not host_refuses(node) and all(map(has_host_kernel, _edge_overloads(node)))
+    return bool(XnnpackKernels().ability(node).runs) or runs_on_host(node, _edge_overloads(node))
 
 
 def _refused(node: Node, names: tuple[str, ...]) -> str | None:
@@ -114,52 +104,14 @@ def _is_global_average(node: Node) -> bool:
     return x.dim() == 4 and y.dim() == 4 and tuple(y.shape[2:]) == (1, 1) and x.shape[:2] == y.shape[:2]
 
 
-_edge_cache: dict[Any, tuple[Any, ...]] = {}
-
-
 def edge_ops(node: Node) -> tuple[str, ...]:
     """The edge ops that the node becomes, by the partitioner's names."""
     return tuple(map(_edge_name, _edge_overloads(node)))
 
 
 def _edge_overloads(node: Node) -> tuple[Any, ...]:
-    key = _signature(node)
-    if key not in _edge_cache:
-        _edge_cache[key] = _traced_ops(node)
-    return _edge_cache[key]
-
-
-def _signature(node: Node) -> Any:
-    def shape(n: Node) -> Any:
-        val = value_of(n)
-        return (tuple(map(str, val.shape)), val.dtype) if isinstance(val, torch.Tensor) else str(val)
-
-    return str((node.target, torch.fx.map_arg(node.args, shape), torch.fx.map_arg(node.kwargs, shape)))
-
-
-def _traced_ops(node: Node) -> tuple[Any, ...]:
-    if _edge_name(node.target) in _configs():
-        return (node.target,)
-    try:
-        graph = _decomposed(node)
-    except Exception:  # one op alone may lack context (symbols, effects): assume that it is not decomposed
-        return (node.target,)
-    calls = [n for n in graph.nodes if n.op == "call_function"]
-    return tuple(n.target for n in calls if isinstance(n.target, torch._ops.OpOverload))
-
-
-def _decomposed(node: Node) -> torch.fx.Graph:
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    tensors = list(dict.fromkeys(node.all_input_nodes))
-    target: Any = node.target
-
-    def alone(*values: Any) -> Any:
-        given = dict(zip(tensors, values, strict=True))
-        return target(*torch.fx.map_arg(node.args, given.get), **torch.fx.map_arg(node.kwargs, given.get))
-
-    with fake_mode_of(node.graph.owning_module) or nullcontext():  # type: ignore[arg-type]
-        return make_fx(alone, decomposition_table=_decompositions())(*[value_of(n) for n in tensors]).graph
+    """What has a config stays whole."""
+    return (node.target,) if _edge_name(node.target) in _configs() else decomposed_ops(node)
 
 
 def _edge_name(target: Any) -> str:
