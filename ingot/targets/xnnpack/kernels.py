@@ -85,6 +85,8 @@ def _refused(node: Node, names: tuple[str, ...]) -> str | None:
     """Constraints of the partitioner, in every precision."""
     if names == ("convolution.default",) and spatial_dims(node) not in (1, 2):
         return "XNNPACK has 1-d and 2-d convolutions only"
+    if names == ("avg_pool2d.default",) and not _configs()[names[0]].check_constraints(node, None):
+        return "XNNPACK averages without ceil_mode, and over what is inside of the input"
     if names == ("prelu.default",) and value_of(node).dim() != 4:
         return "XNNPACK's passes make prelu channels-last, and only four dimensions can be"
     return None

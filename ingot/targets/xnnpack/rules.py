@@ -6,6 +6,7 @@ from torch.fx import Node
 
 from ingot.rewrite import (
     attention,
+    avg_pool,
     constant_adds,
     elu,
     expand,
@@ -41,8 +42,8 @@ def _left_to_torch(node: Node) -> bool:
 # First: they leave their result in canonical form.
 _MISSING = rules_for_missing_ops(_runs_nowhere, _left_to_torch)
 _EARLY = (
-    pool1d, unbatched, constant_adds, slice_scatter, strided_slice, upsample_nearest, upsample_bilinear_factors,
-    hardsigmoid, softplus, elu,
+    pool1d, avg_pool, unbatched, constant_adds, slice_scatter, strided_slice, upsample_nearest,
+    upsample_bilinear_factors, hardsigmoid, softplus, elu,
 )  # fmt: skip
 _LATE = (
     attention, matmul, softmax, layer_norm, mean, reduce_sum, scalar_operands, expand, permute_chains,
