@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from ingot.capture.canonicalize.constants import fold_constants, one_constant_per_use
 from ingot.capture.op_semantics import operands
 from ingot.core.fx import calls, constant_of, copy_graph_module, fake_like, source_of, value_name
 from ingot.errors import LowerError, first_sentence
@@ -35,6 +36,9 @@ class ArmDecompositions:
         _last_keeps_value_name(made)
         _name_other_values(made, constants)
         _replace_graph(module, made)
+        if fold_constants(module):  # a part of a constant, of a slice assignment: torchao would fold it unplanned
+            one_constant_per_use(module)
+            _name_other_values(module, {})
         return [f"{n.name} ({source_of(n)})" for n in gone]
 
 
