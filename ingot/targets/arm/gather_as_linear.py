@@ -27,7 +27,7 @@ class GatherAsLinear:
 
     def apply(self, module: GraphModule) -> list[str]:
         places = []
-        for node in [n for n in calls(module) if n.target not in CANONICAL_OPS]:
+        for node in [n for n in calls(module) if n.target not in CANONICAL_OPS and "ingot_float" not in n.meta]:
             found = as_index_select(node)
             if found is not None and not ability(self.device, node).runs:
                 places.append(f"{node.name} ({source_of(node)})")
