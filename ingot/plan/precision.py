@@ -42,7 +42,7 @@ def assign_precisions(state: SolverState) -> None:
 def _improve(state: SolverState, costs: OpCosts, pair: tuple[str, str], baseline_time: float) -> None:
     """Minimum cuts between two precisions until nothing changes."""
     by_target = state.recipe.noise_vs_latency is None and pair[1] != "float"
-    share_of_time = state.target.cost.int16_time_budget if by_target else state.noise_vs_latency
+    share_of_time = _int16_share(state, costs) if by_target else state.noise_vs_latency
     weight = share_of_time / math.log(2) * baseline_time
     for _ in range(MAX_ROUNDS):
         noise_price = weight / (_total_noise(state, costs) + NOISE_FLOOR)  # slope of the tangent
@@ -50,6 +50,12 @@ def _improve(state: SolverState, costs: OpCosts, pair: tuple[str, str], baseline
         state.precisions |= minimize(_energy(state, costs, pair, noise_price))
         if state.precisions == before:
             return
+
+
+def _int16_share(state: SolverState, costs: OpCosts) -> float:
+    """The target's; all of the time where int8 has more noise than the check allows: it would be refused."""
+    too_much = _total_noise(state, costs) > 10 ** (-state.recipe.min_sqnr_db / 10)
+    return 1.0 if too_much else state.target.cost.int16_time_budget
 
 
 def _total_noise(state: SolverState, costs: OpCosts) -> float:
