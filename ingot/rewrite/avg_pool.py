@@ -6,6 +6,9 @@ convolution with equal weights has, and that one runs in integers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from torch.fx import Node
 
@@ -18,25 +21,25 @@ aten = torch.ops.aten
 def _rewrite(node: Node) -> Node | None:
     if node.target is not aten.avg_pool2d.default or node.kwargs:
         return None
-    x, kernel, stride, padding, ceil_mode, counts_padding, divisor = (*node.args, *_DEFAULTS[len(node.args) :])
+    given: list[Any] = [*node.args, *_DEFAULTS[len(node.args) :]]
+    x, kernel, stride, padding, ceil_mode, counts_padding, divisor = given
     kernel, padding = _pair(kernel), _pair(padding)
     of_its_own = divisor is not None and divisor != kernel[0] * kernel[1]
     if ceil_mode or not (of_its_own or (counts_padding and any(padding))):
         return None
-    channels = value_of(x).shape[-3]  # type: ignore[arg-type]
+    channels = value_of(x).shape[-3]
     if has_symbols((channels,)):
         return None
-    each = 1.0 / (divisor or kernel[0] * kernel[1])  # type: ignore[operator]
+    each = 1.0 / (divisor or kernel[0] * kernel[1])
     weight = add_constant(node.graph.owning_module, torch.full((channels, 1, *kernel), each), "average", node)  # type: ignore[arg-type]
     return call(node, aten.conv2d.default, x, weight, None, _pair(stride) or kernel, padding, [1, 1], channels)
 
 
-_DEFAULTS = (None, None, [], [0], False, True, None)
+_DEFAULTS: tuple[Any, ...] = (None, None, [], [0], False, True, None)
 
 
-def _pair(given: object) -> list[int]:
-    values = list(given)  # type: ignore[call-overload]
-    return values * 2 if len(values) == 1 else values
+def _pair(given: Sequence[int]) -> list[int]:
+    return list(given) * 2 if len(given) == 1 else list(given)
 
 
 RULE = Rule("avg-pool-as-depthwise-conv", _rewrite)
