@@ -24,7 +24,7 @@ def _rewrite(node: Node) -> Node | None:
     given: list[Any] = [*node.args, *_DEFAULTS[len(node.args) :]]
     x, kernel, stride, padding, ceil_mode, counts_padding, divisor = given
     kernel, padding = _pair(kernel), _pair(padding)
-    of_its_own = divisor is not None and divisor != kernel[0] * kernel[1]
+    of_its_own = divisor is not None and (divisor != kernel[0] * kernel[1] or any(padding))
     if ceil_mode or not (of_its_own or (counts_padding and any(padding))):
         return None
     channels = value_of(x).shape[-3]

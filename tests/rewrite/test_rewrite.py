@@ -64,6 +64,7 @@ CASES = {
     "transposed conv3d": ("conv-transpose3d-as-2d", lambda x, w: F.conv_transpose3d(x, w, None, 2, 1, 1), (X5,), (W5[:4],)),
     "average with padding": ("avg-pool-as-depthwise-conv", lambda x: F.avg_pool2d(x, 3, 1, 1), (X4,), ()),
     "average with a divisor": ("avg-pool-as-depthwise-conv", lambda x: F.avg_pool2d(x, (2, 3), divisor_override=5), (X4,), ()),
+    "average of what is inside, with a divisor": ("avg-pool-as-depthwise-conv", lambda x: F.avg_pool2d(x, 2, 2, 1, count_include_pad=False, divisor_override=4), (X4,), ()),
     "average of one example": ("avg-pool-as-depthwise-conv", lambda x: F.avg_pool2d(x, 3, 2, (1, 0)), (X4[0],), ()),
     "max_pool3d": ("pool3d-as-2d", lambda x: F.max_pool3d(x, 2, ceil_mode=True), (X5,), ()),
     "max_pool3d with indices": ("pool-indices-by-windows", lambda x: F.max_pool3d(x, 2, return_indices=True), (X5,), ()),
