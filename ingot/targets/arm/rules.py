@@ -24,6 +24,7 @@ def arm_rules(device: Device) -> tuple[RewriteRule, ...]:
         """The host is asked first: Arm's partitioner takes a second to answer."""
         return not runs_on_host(node, decomposed_ops(node)) and not taken_by_arm(device, node)
 
-    early = (pool3d.RULE, vector_norm.RULE, log_softmax.RULE, upsample_bilinear_factors.RULE)
+    always = (pool3d.RULE, vector_norm.RULE, log_softmax.RULE, upsample_bilinear_factors.RULE)
+    missing = (rule for rule in rules_for_missing_ops(runs_nowhere) if rule.name != pool3d.RULE.name)
     late = (GatherAsLinear(device), ArmDecompositions(device), WhereAsMulAdd(device))
-    return (*rules_for_missing_ops(runs_nowhere), *early, *late)
+    return (*missing, *always, *late)
