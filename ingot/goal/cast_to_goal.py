@@ -10,7 +10,7 @@ from ingot.core.goal_records import GoalResult, GoalValue
 from ingot.core.progress import Steps
 from ingot.errors import GoalError
 from ingot.goal.measure import GoalMeasure, SimulatedRun, artefact_run
-from ingot.goal.search import Candidate, GoalSearch
+from ingot.goal.search import PlanCandidate, GoalSearch
 from ingot.plan.plan_data import Plan
 from ingot.result.casting import Casting
 
@@ -44,7 +44,7 @@ class GoalCast:
     def _simulated(self, plan: Plan, constants: dict) -> tuple[GoalValue, ...]:  # type: ignore[type-arg]
         return self.measure.values(SimulatedRun(self.form, plan, constants))
 
-    def _lowered(self, chosen: Sequence[Candidate], candidates: Sequence[Candidate], ended: str) -> Casting:
+    def _lowered(self, chosen: Sequence[PlanCandidate], candidates: Sequence[PlanCandidate], ended: str) -> Casting:
         """In turn, until an artefact meets the goals; else the last."""
         steps = tuple(c.step for c in candidates)
         for candidate in chosen[:MOST_ARTEFACTS]:
@@ -58,7 +58,7 @@ class GoalCast:
         return casting
 
 
-def _nearest(candidates: Sequence[Candidate]) -> Candidate:
+def _nearest(candidates: Sequence[PlanCandidate]) -> PlanCandidate:
     """By the goal that is missed most, in units of the distance from the float model to the bar."""
     return min(candidates, key=lambda c: max(map(_shortfall, c.step.values)))
 
@@ -68,7 +68,7 @@ def _shortfall(value: GoalValue) -> float:
     return missing / max(abs(value.float_value - value.bar), 1e-12)
 
 
-def _limits(candidate: Candidate, values: Sequence[GoalValue]) -> tuple[str, ...]:
+def _limits(candidate: PlanCandidate, values: Sequence[GoalValue]) -> tuple[str, ...]:
     graph = [v for v in candidate.step.values if not v.met]
     short = (
         [f"the artefact has {v}, its quantized graph met the goal" for v in values if not v.met] if not graph else []

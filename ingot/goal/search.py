@@ -23,7 +23,7 @@ Signature = frozenset[tuple[str, str]]
 
 
 @dataclass(frozen=True)
-class Candidate:
+class PlanCandidate:
     """A plan and its step of the search."""
 
     plan: Plan
@@ -37,10 +37,10 @@ class GoalSearch:
     plan_at: Callable[[float], Plan]
     measure: Callable[[Plan], Values]
     on_run: Callable[[int, int | None], None] = lambda done, total: None
-    found: dict[Signature, Candidate] = field(default_factory=dict)
+    found: dict[Signature, PlanCandidate] = field(default_factory=dict)
     ended: str = ""
 
-    def run(self) -> list[Candidate]:
+    def run(self) -> list[PlanCandidate]:
         """All plans that were measured, the quickest first."""
         first = self._at(CHEAPEST)
         if first.step.met:
@@ -54,10 +54,10 @@ class GoalSearch:
         return sorted(scaled, key=lambda c: c.step.estimated_time)
 
     @property
-    def _all(self) -> Sequence[Candidate]:
+    def _all(self) -> Sequence[PlanCandidate]:
         return list(self.found.values())
 
-    def _bisect(self, fails: Candidate, meets: Candidate) -> None:
+    def _bisect(self, fails: PlanCandidate, meets: PlanCandidate) -> None:
         low, high = math.log2(LOWEST), math.log2(HIGHEST)
         while high - low > FINEST_OCTAVES and len(self.found) < MOST_RUNS:
             middle = (low + high) / 2
@@ -69,13 +69,13 @@ class GoalSearch:
         between = "after the most runs" if len(self.found) >= MOST_RUNS else "between the last two prices of noise"
         self.ended = f"no quicker plan meets the goal {between}"
 
-    def _at(self, price: float) -> Candidate:
+    def _at(self, price: float) -> PlanCandidate:
         plan = self.plan_at(price)
         key = _signature(plan)
         if key not in self.found:
             values = self.measure(plan)
             step = SearchStep(price, plan.predicted.time, dict(plan.predicted.precisions), values)
-            self.found[key] = Candidate(plan, step)
+            self.found[key] = PlanCandidate(plan, step)
             self.on_run(len(self.found), None)
         return self.found[key]
 

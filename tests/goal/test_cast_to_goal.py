@@ -42,7 +42,10 @@ def test_an_unreachable_goal_names_the_nearest_plan() -> None:
     goal = ingot.Goal("sqnr", batches(4, 100), bar=90.0)
     with pytest.raises(ingot.GoalError, match="the goal is not met") as refused:
         ingot.cast(Net(), batches(1)[0], target="ethos-u55-128", calibration=batches(8), goal=goal)
-    assert refused.value.casting.goal.limits
+    nearest = refused.value.casting
+    assert isinstance(nearest, ingot.Casting)
+    assert nearest.goal is not None
+    assert nearest.goal.limits
 
 
 @pytest.mark.parametrize(
