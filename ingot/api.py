@@ -11,7 +11,7 @@ import torch
 from torch.export import ExportedProgram
 
 from ingot.calibrate.held_out import LEAST_BATCHES, CheckData, Split, validation_data
-from ingot.calibrate.recorder import record_module, record_rewritten_values
+from ingot.calibrate.recorder import record_module
 from ingot.calibrate.statistics import Ranges
 from ingot.capture.export import Program, capture_program, restore_state
 from ingot.capture.inputs import Batch, Inputs, call_of, own_batches
@@ -25,20 +25,14 @@ from ingot.goal.goal import Goal, goals_from
 from ingot.goal.measure import GoalMeasure
 from ingot.patches.program_caches import releases_programs
 from ingot.patches.version_errors import explains_version_errors
-from ingot.plan.estimator_search import CANDIDATE_ESTIMATORS, best_plan
 from ingot.plan.plan_data import Plan
-from ingot.plan.simulated_quantization import can_simulate
-from ingot.plan.solve import solve, solve_each, unquantized
-from ingot.plan.validate import validate, with_bias_qparams
-from ingot.quantize.memory_format import channels_last_names, with_channels_last_inputs
-from ingot.quantize.pt2e import quantize
 from ingot.quantize.qat import Training, prepare_qat
 from ingot.result.casting import Casting
 from ingot.result.lower_and_verify import QuantizedProgram, check_of, judged, localized, lowered, run_and_compare
+from ingot.result.plan_for_target import must_match, plan_for_target, quantize_by_plan, recipe_of_plan
 from ingot.result.recovery.recover import lowered_and_checked
 from ingot.rewrite.apply import rewrite_for
-from ingot.targets.barred import Bar, host_bars, with_bars
-from ingot.targets.base import Target
+from ingot.targets.barred import Bar
 from ingot.targets.registry import Availability, available_targets, find_target
 from ingot.verify.localize.finding import Finding
 from ingot.verify.minify.reducer import Reduction, reduce_model
@@ -228,8 +222,8 @@ def _cast_for(
 ) -> Casting:  # fmt: skip
     def make(settings: Recipe, bars: tuple[Bar, ...]) -> QuantizedProgram:
         with steps("plan"):
-            made = _plan(program, ranges, target, settings, bars)
-        return _quantized(program, made, settings, steps)
+            made = plan_for_target(program, ranges, target, settings, bars)
+        return quantize_by_plan(program, made, settings, steps)
 
     casting, check = lowered_and_checked(make, recipe, data.batches, steps, on_mismatch)
     return judged(casting, check, data, steps, on_mismatch, ranges)
@@ -285,53 +279,16 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: RecipeLike = 
     """Solve for the quantization of every value on `target`, with reasons."""
     if ranges.fingerprint != program.fingerprint:
         raise PlanError("these ranges were recorded on another program", hint="record this program first")
-    return _plan(program, ranges, target, recipe_from(recipe))
-
-
-def _plan(program: Program, ranges: Ranges, target: str, settings: Recipe, bars: tuple[Bar, ...] = ()) -> Plan:
-    backend = find_target(target, settings.options, settings.extra_backends)
-    _refuse_unplannable(program, backend, settings)
-    form = rewrite_for(program, backend, settings)
-    barred = with_bars(backend, (*bars, *host_bars(settings.host_ops, form.program.module)))
-    made = _planned(form.program, ranges, barred, form.rewrites, settings)
-    images = channels_last_names(settings.channels_last, form.program.module)
-    return replace(made, channels_last=images, integer_io=settings.integer_io, settings=settings.remembered)
-
-
-def _refuse_unplannable(program: Program, target: Target, recipe: Recipe) -> None:
-    if target.lowering.static_shapes and program.dynamic_shapes is not None:
-        why = f"{target.name} compiles for fixed shapes, and these were declared dynamic"
-        hint = "leave dynamic_shapes out: the program is then made for the shapes of the example"
-        raise PlanError("dynamic shapes cannot be cast for this target", why=why, hint=hint)
-    if recipe.quantize and not target.numerics.formats:
-        hint = "weights='4w' (or another scheme that it offers), or quantize = false in a recipe"
-        what = f"{target.name} is not offered with integer activations"
-        raise PlanError(what, why="none were seen to be right here", hint=hint)
-
-
-def _planned(form: Program, ranges: Ranges, target: Target, rewrites: tuple[str, ...], recipe: Recipe) -> Plan:
-    """Every range estimator is tried on some batches, unless the recipe names one or the program has state."""
-    module, state = form.module, form.state
-    if not recipe.quantize:
-        return unquantized(module, target, form.fingerprint, rewrites)
-    if not target.numerics.runs_float:
-        ranges = record_rewritten_values(module, ranges, lambda: restore_state(module, state))
-    facts = (module, ranges, target, form.fingerprint, rewrites, recipe)
-    if state or not can_simulate(module, ranges.cached_batches):
-        return solve(*facts)
-    estimators = CANDIDATE_ESTIMATORS if recipe.range == "auto" else (recipe.range,)
-    plans = dict(zip(estimators, solve_each(*facts, estimators), strict=True))
-    with torch.no_grad():
-        return best_plan(plans, module, ranges.cached_batches, correct_biases=recipe.correct_biases)
+    return plan_for_target(program, ranges, target, recipe_from(recipe))
 
 
 @_verb
 def train(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Training:
     """The plan as fake quantizers: a module to train, then `lower(*training.finish())`."""
-    settings = _for_plan(plan, recipe)
+    settings = recipe_of_plan(plan, recipe)
     target = find_target(plan.target, settings.options, settings.extra_backends)
     form = rewrite_for(program, target, settings).program
-    _must_match(plan, form)
+    must_match(plan, form)
     return prepare_qat(form, plan, target)
 
 
@@ -339,33 +296,7 @@ def train(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Trainin
 def lower(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Casting:
     """Replay the plan and lower it for its target. Not yet executed: `verify` does that."""
     steps = Steps(Silent())
-    return lowered(_quantized(program, plan, _for_plan(plan, recipe), steps), steps)
-
-
-def _quantized(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> QuantizedProgram:
-    main = find_target(plan.target, recipe.options, recipe.extra_backends)
-    form = rewrite_for(program, main, recipe).program
-    _must_match(plan, form)
-    target = with_bars(main, host_bars(recipe.host_ops, form.module))
-    validate(plan, form.module, target)
-    plan, form = with_bias_qparams(plan, form.module), with_channels_last_inputs(form, plan.channels_last)
-    with steps("quantize"):
-        quantized = quantize(form.module, plan, float_bias=target.numerics.bias == "float")
-    return QuantizedProgram(program, form, quantized, plan, target, recipe)
-
-
-def _for_plan(plan: Plan, recipe: RecipeLike) -> Recipe:
-    """The recipe that is given, or what the plan keeps of its own."""
-    remembered = {k: v for k, v in plan.settings.items() if k != "weights"}
-    return recipe_from(remembered if recipe is None else recipe)
-
-
-def _must_match(plan: Plan, program: Program) -> None:
-    if "weights" in plan.settings:
-        why = f"its weights are {plan.settings['weights']}, and a plan does not hold the data they are rounded with"
-        raise PlanError("this plan cannot be lowered again", why=why, hint="cast the model again with weights=…")
-    if plan.fingerprint != program.fingerprint:
-        raise PlanError("this plan was made for another program", hint="plan this program first")
+    return lowered(quantize_by_plan(program, plan, recipe_of_plan(plan, recipe), steps), steps)
 
 
 @_verb

@@ -58,6 +58,10 @@ class ArtefactError(IngotError):
     """A program file could not be loaded, run, or written."""
 
 
+class NoRuntimeError(ArtefactError):
+    """What executes programs here does not start: no program is at fault."""
+
+
 class NoKernelError(LowerError, ArtefactError):
     """Neither a backend nor the host can run an op."""
 

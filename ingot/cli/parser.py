@@ -101,7 +101,7 @@ def _compare(commands: Any) -> None:
 def _verify(commands: Any) -> None:
     parser = _command(commands, "verify", "execute an artefact again and compare it, on all the data that is given")
     parser.add_argument("artefact", type=Path, help="the folder of a cast, or the model.pte in it")
-    _model_arguments(parser, optional=True)
+    _model_arguments(parser, optional=True, data_option="--data")
     _verbose_argument(parser)
 
 
@@ -171,15 +171,17 @@ def _language_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", type=Path, metavar="FILE", help="with --hf: representative text, to calibrate on")
 
 
-def _model_arguments(parser: argparse.ArgumentParser, optional: bool = False) -> None:
+def _model_arguments(parser: argparse.ArgumentParser, optional: bool = False, data_option: str = "--calibrate") -> None:
     what = "net.py:build, package.module:build or exported.pt2"
     parser.add_argument("model", nargs="?" if optional else None, help=what)
-    _data_arguments(parser)
+    _data_arguments(parser, data_option)
 
 
-def _data_arguments(parser: argparse.ArgumentParser) -> None:
+def _data_arguments(parser: argparse.ArgumentParser, data_option: str = "--calibrate") -> None:
+    """`data_option` reads batches: those that calibrate, or those that an artefact is verified on."""
     sources = "data.npz, data.npy, a folder of images, or file.py:function (default: what build() returns)"
-    parser.add_argument("--calibrate", metavar="DATA", help=sources)
+    parser.add_argument(data_option, dest="calibrate", metavar="DATA", help=sources)
+    parser.set_defaults(data_option=data_option)
     mean = "subtracted from images in 0..1: one number, or one per channel with commas"
     parser.add_argument("--mean", type=_numbers, metavar="M[,M,M]", help=mean)
     parser.add_argument("--std", type=_numbers, metavar="S[,S,S]", help="images are divided by it after that")

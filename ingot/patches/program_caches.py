@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
+from ingot.patches.version_gate import patch_for_good
+
 P = ParamSpec("P")
 R = TypeVar("R")
 # Functions with a cache by module or node. No package lists these: `make soak` shows which cache grows.
@@ -76,7 +78,7 @@ def _shape_environments_released() -> Iterator[None]:
 
     What is cleared here serves torch.export while it runs, and saves time afterwards.
     """
-    _record_shape_environments()
+    patch_for_good("shape_environments")
     before = _made.set([])
     try:
         yield
@@ -88,13 +90,8 @@ def _shape_environments_released() -> Iterator[None]:
         _made.reset(before)
 
 
-@functools.cache
-def _record_shape_environments() -> None:
-    """For good, since other threads may be in verbs too. Outside of verbs nothing is recorded."""
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-    kind: Any = ShapeEnv
-    original = kind.__init__
+def noting_environment(original: Any, session: dict[str, Any]) -> Any:
+    """Outside of verbs nothing is noted."""
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -102,4 +99,4 @@ def _record_shape_environments() -> None:
         if (made := _made.get(None)) is not None:
             made.append(weakref.ref(self))
 
-    kind.__init__ = init
+    return init

@@ -30,3 +30,8 @@ def fast_export() -> AbstractContextManager[None]:
 def lazy_codegen() -> AbstractContextManager[None]:
     """For passes of our own: edited graphs get no code. The caller recompiles the result outside."""
     return patched("codegen")
+
+
+def fast_convert() -> AbstractContextManager[None]:
+    """For torchao's convert: see the group "convert" of the table."""
+    return patched("convert")

@@ -1,7 +1,7 @@
 """All patches at a glance: what is replaced in torch and ExecuTorch, by what, and why.
 
-A group is applied as a whole, by the context manager that its comment names. `SPEED` groups only save time and memory:
-the .pte is the same without them. They need the tested versions. All others need only the patched name.
+A group is applied as a whole, by the function that its comment names. `SPEED` groups only save time and memory: the
+.pte is the same without them. They need the tested versions. All others need only the patched name.
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
     ),
     # speed_contexts.lazy_codegen
     "codegen": (_RECOMPILE,),
+    # speed_contexts.fast_convert
+    "convert": (
+        Patch("torchao.quantization.pt2e.quantize_pt2e", "_fold_conv_bn_qat",
+              "pt2e:same_module", "exports patterns of its own training for any batch norm: seconds, and they stay"),
+    ),
     # speed_contexts.fast_lowering
     "lowering": (
         _RECOMPILE,
@@ -117,6 +122,11 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
         Patch("executorch.backends.arm.arm_vela:vela", "main",
               "arm:vela_in_child", "its native compiler may end or stop this process, and its errors are not raised"),
     ),
+    # program_caches.releases_programs: at the first verb and for good, since verbs of other threads overlap
+    "shape_environments": (
+        Patch("torch.fx.experimental.symbolic_shapes:ShapeEnv", "__init__",
+              "program_caches:noting_environment", "keeps itself and a program's fake tensors: Ingot has to empty it"),
+    ),
     # vulkan.vulkan_logging
     "vulkan": (
         Patch(f"{_VULKAN}.vulkan_partitioner:VulkanSupportedOperators", "log_skip",
@@ -125,4 +135,4 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
 }
 # fmt: on
 
-SPEED = frozenset({"export", "codegen", "lowering", "xnnpack"})
+SPEED = frozenset({"export", "codegen", "convert", "lowering", "xnnpack"})
