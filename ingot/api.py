@@ -20,7 +20,7 @@ from ingot.core.artefact import Check
 from ingot.core.progress import Reporter, Silent, Steps
 from ingot.core.torch_modes import in_neutral_modes
 from ingot.errors import IngotError, InputError, PlanError
-from ingot.goal.cast_to_goal import GoalCast
+from ingot.goal.cast_to_goal import cast_to_goal
 from ingot.goal.goal import Goal, goals_from
 from ingot.goal.measure import GoalMeasure
 from ingot.patches.program_caches import releases_programs
@@ -28,11 +28,10 @@ from ingot.patches.version_errors import explains_version_errors
 from ingot.plan.plan_data import Plan
 from ingot.quantize.qat import Training, prepare_qat
 from ingot.result.casting import Casting
-from ingot.result.lower_and_verify import QuantizedProgram, check_of, judged, localized, lowered, run_and_compare
+from ingot.result.lower_and_verify import check_of, localized, lowered, run_and_compare
 from ingot.result.plan_for_target import must_match, plan_for_target, quantize_by_plan, recipe_of_plan
-from ingot.result.recovery.recover import lowered_and_checked
+from ingot.result.target_cast import TargetCast
 from ingot.rewrite.apply import rewrite_for
-from ingot.targets.barred import Bar
 from ingot.targets.registry import Availability, available_targets, find_target
 from ingot.verify.localize.finding import Finding
 from ingot.verify.minify.reducer import Reduction, reduce_model
@@ -149,10 +148,8 @@ def _cast_static(
     measure = GoalMeasure.of(program, goals) if goals else None
 
     def make(name: str) -> Casting:
-        facts = (name, program, ranges)
-        if measure is None:
-            return _cast_for(*facts, recipe, checked, steps.fork(), on_mismatch)
-        return _cast_to_goal(measure, *facts, recipe, checked, steps.fork(), on_mismatch)
+        work = TargetCast(name, program, ranges, recipe, checked, steps.fork(), on_mismatch)
+        return work.casting() if measure is None else cast_to_goal(work, measure)
 
     return _for_each(names, make)
 
@@ -163,25 +160,6 @@ def _goals(goal: Goal | Sequence[Goal] | None, weights: WeightsLike) -> tuple[Go
         what, hint = "a goal searches over activations and weights", "leave weights out, or the goal"
         raise InputError(what, why="weights= asks for one scheme for the whole model", hint=hint)
     return goals
-
-
-def _cast_to_goal(
-    measure: GoalMeasure, target: str, program: Program, ranges: Ranges, recipe: Recipe, data: CheckData, steps: Steps,
-    on_mismatch: OnMismatch,
-) -> Casting:  # fmt: skip
-    def at(price: float) -> Recipe:
-        return replace(recipe, noise_vs_latency=price)
-
-    form = rewrite_for(program, find_target(target, recipe.options, recipe.extra_backends), recipe).program
-    search = GoalCast(
-        measure,
-        form,
-        lambda price: _plan(program, ranges, target, at(price)),
-        lambda price: _cast_for(target, program, ranges, at(price), data, steps, on_mismatch),
-        steps,
-        on_mismatch,
-    )
-    return search.run()
 
 
 def _split(program: Program, data: Data, recipe: Recipe) -> tuple[Iterator[Batch], Split, CheckData | None]:
@@ -214,19 +192,6 @@ def _for_each(names: list[str], make: Callable[[str], Casting]) -> dict[str, Cas
         error.castings, error.failures = made, failed
         raise error
     return made
-
-
-def _cast_for(
-    target: str, program: Program, ranges: Ranges, recipe: Recipe, data: CheckData, steps: Steps,
-    on_mismatch: OnMismatch,
-) -> Casting:  # fmt: skip
-    def make(settings: Recipe, bars: tuple[Bar, ...]) -> QuantizedProgram:
-        with steps("plan"):
-            made = plan_for_target(program, ranges, target, settings, bars)
-        return quantize_by_plan(program, made, settings, steps)
-
-    casting, check = lowered_and_checked(make, recipe, data.batches, steps, on_mismatch)
-    return judged(casting, check, data, steps, on_mismatch, ranges)
 
 
 def _cast_weight_only(

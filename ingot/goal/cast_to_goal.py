@@ -2,53 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
-from ingot.capture.export import Program
 from ingot.core.goal_records import GoalResult, GoalValue
-from ingot.core.progress import Steps
 from ingot.errors import GoalError
 from ingot.goal.measure import GoalMeasure, SimulatedRun, artefact_run
-from ingot.goal.search import PlanCandidate, GoalSearch
+from ingot.goal.search import GoalSearch, PlanCandidate
 from ingot.plan.plan_data import Plan
 from ingot.result.casting import Casting
+from ingot.result.lower_and_verify import mismatch_error
+from ingot.result.target_cast import TargetCast
+from ingot.rewrite.apply import rewrite_for
+from ingot.targets.registry import find_target
 
 MOST_ARTEFACTS = 3  # plans that met the goal in simulated quantization and are lowered in turn
 
 
-@dataclass(frozen=True)
-class GoalCast:
-    """What a cast for one target needs to search: a plan and a casting for each price of noise."""
+def cast_to_goal(work: TargetCast, measure: GoalMeasure) -> Casting:
+    """The quickest casting that meets the goals; a GoalError with the nearest one where none does."""
+    casting = _GoalCast(work, measure).run()
+    if work.on_mismatch == "raise" and casting.goal is not None and not casting.goal.met:
+        raise _not_met(casting)
+    if work.on_mismatch == "raise" and casting.check is not None and not casting.check.passed:
+        raise mismatch_error(casting)
+    return casting
 
+
+@dataclass
+class _GoalCast:
+    work: TargetCast
     measure: GoalMeasure
-    form: Program  # rewritten for the target
-    plan_at: Callable[[float], Plan]
-    cast_at: Callable[[float], Casting]
-    steps: Steps
-    on_mismatch: str
+    estimator: str | None = None  # the range estimator, chosen with the first plan
+    constants: dict[Any, Any] = field(default_factory=dict)  # quantized weights, once for all plans
 
     def run(self) -> Casting:
-        """The quickest casting that meets the goals; a GoalError with the nearest one where none does."""
-        with self.steps("search") as tick:
-            constants: dict[object, object] = {}
-            search = GoalSearch(self.plan_at, lambda p: self._simulated(p, constants), tick)
+        recipe = self.work.recipe
+        target = find_target(self.work.target, recipe.options, recipe.extra_backends)
+        form = rewrite_for(self.work.program, target, recipe).program
+        with self.work.steps("search") as tick:
+            search = GoalSearch(
+                self._plan_at, lambda p: self.measure.values(SimulatedRun(form, p, self.constants)), tick
+            )
             candidates = search.run()
         meeting = [c for c in candidates if c.step.met]
-        casting = self._lowered(meeting or [_nearest(candidates)], candidates, search.ended)
-        assert casting.goal is not None
-        if not casting.goal.met and self.on_mismatch == "raise":
-            raise _not_met(casting)
-        return casting
+        return self._lowered(meeting or [_nearest(candidates)], candidates, search.ended)
 
-    def _simulated(self, plan: Plan, constants: dict) -> tuple[GoalValue, ...]:  # type: ignore[type-arg]
-        return self.measure.values(SimulatedRun(self.form, plan, constants))
+    def _plan_at(self, price: float) -> Plan:
+        recipe = replace(self.work.recipe, noise_vs_latency=price)
+        made = self.work.plan(recipe if self.estimator is None else replace(recipe, range=self.estimator))
+        self.estimator = self.estimator or made.range_estimator
+        return made
 
     def _lowered(self, chosen: Sequence[PlanCandidate], candidates: Sequence[PlanCandidate], ended: str) -> Casting:
         """In turn, until an artefact meets the goals; else the last."""
         steps = tuple(c.step for c in candidates)
         for candidate in chosen[:MOST_ARTEFACTS]:
-            casting = self.cast_at(candidate.step.noise_vs_latency)
+            recipe = replace(self.work.recipe, noise_vs_latency=candidate.step.noise_vs_latency)
+            casting = replace(self.work, recipe=recipe, on_mismatch="keep").casting(candidate.plan)
             values = self.measure.values(artefact_run(casting.pte, casting.needed_evidence))
             met = all(v.met for v in values)
             limits = () if met else _limits(candidate, values)
@@ -69,11 +81,9 @@ def _shortfall(value: GoalValue) -> float:
 
 
 def _limits(candidate: PlanCandidate, values: Sequence[GoalValue]) -> tuple[str, ...]:
-    graph = [v for v in candidate.step.values if not v.met]
-    short = (
-        [f"the artefact has {v}, its quantized graph met the goal" for v in values if not v.met] if not graph else []
-    )
-    return (*short, *candidate.plan.predicted.noisiest)
+    if not candidate.step.met:
+        return candidate.plan.predicted.noisiest
+    return tuple(f"the artefact has {v}; its quantized graph met the goal" for v in values if not v.met)
 
 
 def _not_met(casting: Casting) -> GoalError:

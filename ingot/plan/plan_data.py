@@ -104,6 +104,7 @@ class Plan:
     channels_last: tuple[str, ...] = ()  # inputs and outputs in channels-last memory format (NHWC)
     integer_io: bool = True  # the caller passes quantized inputs and outputs as integers; False: the program converts
     settings: Mapping[str, Any] = field(default_factory=dict)  # recipe settings that lowering needs
+    range_estimator: str = "auto"  # where no scope names another
     predicted: Prediction = field(default_factory=Prediction)
 
     @cached_property
