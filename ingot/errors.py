@@ -92,7 +92,7 @@ class MismatchError(IngotError):
 class GoalError(IngotError):
     """No plan meets the goal; `casting` is the nearest one."""
 
-    def __init__(self, what: str, *, casting: object = None, why: str | None = None, hint: str | None = None):
+    def __init__(self, what: str, *, casting: Any = None, why: str | None = None, hint: str | None = None):
         super().__init__(what, why=why, hint=hint)
         self.casting = casting
 

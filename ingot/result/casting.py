@@ -73,7 +73,7 @@ class Casting:
         r = found.records
         return cls(
             r.target, found.pte, r.delegates, r.host_ops, r.io, found.plan, r.check, r.timings, r.notes,
-            performance=found.performance, hosted=r.hosted, evidence=found.evidence,
+            r.goal, found.performance, hosted=r.hosted, evidence=found.evidence,
         )  # fmt: skip
 
     @cached_property

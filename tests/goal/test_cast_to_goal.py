@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import ingot
+from ingot.cli import main
 
 
 class Net(torch.nn.Module):
@@ -60,3 +61,40 @@ def test_a_metric_that_is_broken_is_named(metric, words) -> None:  # type: ignor
     goal = ingot.Goal(metric, [(b[0], 0) for b in batches(2)], drop=0.1)
     with pytest.raises(ingot.InputError, match=words):
         ingot.cast(Net(), batches(1)[0], target="xnnpack", calibration=batches(8), goal=goal)
+
+
+CODE = """
+import torch
+from tests.goal.test_cast_to_goal import Net, batches
+
+def build():
+    return Net().eval(), batches(1)[0], batches(8)
+
+def pairs():
+    net = Net().eval()
+    return [(b, net(*b).argmax(-1)) for b in batches(8, 100)]
+
+def errors(pairs):
+    return sum(float((o.argmax(-1) != l).float().mean()) for o, l in pairs) / 8
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        (["--goal", "top1", "--goal-data", "net.py:pairs", "--drop", "0.02"], 0),
+        (["--goal", "net.py:errors", "--goal-data", "net.py:pairs", "--drop", "0", "--lower-is-better"], 0),
+        (["--goal", "top2", "--goal-data", "net.py:pairs", "--drop", "0"], 2),
+        (["--goal", "top1", "--drop", "0.02"], 2),
+        (["--drop", "0.02"], 2),
+    ],
+)
+def test_the_shell_takes_a_goal(asked, code, tmp_path, monkeypatch, capsys) -> None:  # type: ignore[no-untyped-def]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(CODE)
+    assert main(["cast", "net.py:build", "--target", "xnnpack", "-o", "out", *asked]) == code
+    if code == 0:
+        assert "goal met" in capsys.readouterr().out
+        loaded = ingot.Casting.load(tmp_path / "out")
+        assert loaded.goal is not None
+        assert loaded.goal.met
