@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import linecache
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ CACHED = (
     "torch.ao.quantization.fx.utils:assert_and_get_unique_device",
     "executorch.exir.backend.utils:is_same_node",  # lowering: nodes of both graphs
 )
+EXPORTER = "torch._dynamo.functional_export"
 SHAPE_ENV = "torch.fx.experimental.symbolic_shapes:ShapeEnv"  # its cached methods keep it, and so its fake tensors
 
 
@@ -33,7 +35,7 @@ def releases_programs(verb: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(verb)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        with _sources_released(), _shape_environments_released():
+        with _sources_released(), _exported_graphs_released(), _shape_environments_released():
             try:
                 return verb(*args, **kwargs)
             finally:
@@ -67,6 +69,32 @@ def _sources_released() -> Iterator[None]:
         for name in set(sources) - before:
             sources.pop(name, None)
             linecache.cache.pop(name, None)
+
+
+_verbs_lock, _verbs = threading.Lock(), list[set[str]]()  # of each verb that runs: the graphs that were there before
+
+
+@contextmanager
+def _exported_graphs_released() -> Iterator[None]:
+    """Dynamo makes each graph of a strict export a global of its module: backends export patterns at each lowering.
+
+    The graphs of a verb are deleted when the last verb of all threads ends, since the others may be exporting.
+    """
+    with _verbs_lock:
+        _verbs.append(_exported_graphs())
+    try:
+        yield
+    finally:
+        with _verbs_lock:
+            before = _verbs[0] if len(_verbs) == 1 else None
+            _verbs.pop()
+        for name in _exported_graphs() - before if before is not None else ():
+            vars(sys.modules[EXPORTER]).pop(name, None)
+
+
+def _exported_graphs() -> set[str]:
+    names = list(vars(sys.modules.get(EXPORTER) or object))  # at once: another thread may add to them
+    return {name for name in names if name.startswith("__compiled_fn")}
 
 
 _made: ContextVar[list[Any]] = ContextVar("_made")  # shape environments of the verb that runs, as weak references

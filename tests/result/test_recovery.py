@@ -176,13 +176,18 @@ def test_an_op_on_which_a_backend_hangs_or_crashes_runs_on_the_host(name: str, w
 def test_an_op_with_which_a_file_does_not_load_runs_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
     """XNNPACK's own runtime refuses more than six dimensions; Ingot would not give it such an op otherwise."""
     monkeypatch.setattr(constraints, "MAX_DIMENSIONS", 99)
+    words = "Failed to define tensor"
     refused = fails_without_recovery(in_seven_dimensions, "xnnpack")
     assert "does not load" in refused
+    assert words in refused
     casting = cast(in_seven_dimensions)
     assert casting.check is not None
     assert casting.check.passed
-    assert casting.delegates
-    print(refused, casting.host_ops, casting.notes)
+    assert {"conv2d", "conv2d_1"} <= {v for d in casting.delegates for v in d.values}
+    moved = casting.plan.settings["host_ops"].keys()
+    assert moved <= {"reshape", "view", "permute", "sigmoid", "reshape_1", "view_1"}
+    assert all(words in h.reason for h in casting.host_ops)
+    assert all(any(f"fails on {name} (test_recovery.py:" in n for n in casting.notes) for name in moved)
 
 
 def test_an_op_whose_kernel_is_wrong_runs_elsewhere_and_a_note_says_so() -> None:
