@@ -19,6 +19,7 @@ import ingot
 from fuzz.net import FuzzNet, call_arguments, input_tensors
 from fuzz.outcome import Outcome
 from fuzz.program import FuzzProgram
+from ingot.config.tensor_specs import Spec, spec_from
 
 MIN_DB, MIN_FLOAT_DB = 9.0, 45.0  # of an artefact that passed Ingot's check; of one in float
 WELL_CONDITIONED_DB = 20.0  # plain fake quantization reaches this, so a cast that fails is no victim of its model
@@ -173,16 +174,24 @@ def _double_db(program: FuzzProgram, expected: list[list[Tensor]]) -> float:
 
 
 def plain_quantization_db(program: FuzzProgram, expected: list[list[Tensor]]) -> float:
-    """The worst output when every value is rounded to 8 bits between its least and its greatest number."""
+    """The worst output when every value is rounded to 8 bits between its least and its greatest number.
+
+    An input with given qparams is stored with those, here too: what they clip or round to zero is lost to any program.
+    """
     seen: dict[str, tuple[float, float]] = {}
+    given = _given_qparams(program)
 
     def observe(name: str, t: Tensor) -> Tensor:
+        if name in program.inputs:
+            return _rounded_as_given(t, given.get(name))
         if t.dtype.is_floating_point and t.numel():
             low, high = seen.get(name, (0.0, 0.0))
             seen[name] = min(low, float(t.min())), max(high, float(t.max()))
         return t
 
     def rounded(name: str, t: Tensor) -> Tensor:
+        if name in program.inputs:
+            return _rounded_as_given(t, given.get(name))
         low, high = seen.get(name, (0.0, 0.0))
         return t if high == low else ((t - low) / (high - low) * 255).round() / 255 * (high - low) + low
 
@@ -193,6 +202,19 @@ def plain_quantization_db(program: FuzzProgram, expected: list[list[Tensor]]) ->
     return min(
         (sqnr_db([b[i] for b in expected], [b[i] for b in made]) for i in range(len(expected[0]))), default=EXACT_DB
     )
+
+
+def _given_qparams(program: FuzzProgram) -> dict[str, Spec]:
+    """Of inputs: only what the recipe gives as numbers."""
+    specs = zip(program.inputs, program.recipe.get("inputs", ()), strict=False)
+    return {name: spec for name, asked in specs if (spec := spec_from(asked)) is not None and spec.scale is not None}
+
+
+def _rounded_as_given(t: Tensor, spec: Spec | None) -> Tensor:
+    if spec is None or spec.scale is None or not t.dtype.is_floating_point:
+        return t
+    steps = torch.round(t.double() / spec.scale) + spec.zero_point
+    return ((steps.clamp(spec.qmin, spec.qmax) - spec.zero_point) * spec.scale).to(t.dtype)
 
 
 # ---- the artefact by itself ----
