@@ -12,6 +12,7 @@ import torch
 from torch.fx import GraphModule
 
 from ingot.calibrate.statistics import Ranges
+from ingot.capture.element_origin import Origin, origins
 from ingot.capture.export import Program, restore_state
 from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check, Delegate, HostOp, OutputCheck, ProgramIO
@@ -19,7 +20,6 @@ from ingot.core.run_batched import has_mutating_op, run_batched
 from ingot.errors import ArtefactError, InputError, first_sentence
 from ingot.quantize.integer_io import dequantize_outputs, quantize_inputs
 from ingot.targets.base import Target
-from ingot.verify.element_origin import Origin, origins
 from ingot.verify.judge_output import Compared, judge_output
 from ingot.verify.localize.graph_errors import describe_largest_drop
 from ingot.verify.reference.interpreter import evaluate

@@ -8,17 +8,13 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from ingot.capture.element_origin import Origin
 from ingot.core.artefact import OutputCheck, SliceCheck
-from ingot.verify.element_origin import Origin
 from ingot.verify.integer_outputs import RUNS, Rerun, integer_mismatch
 from ingot.verify.judge_slices import SIGNIFICANT, Suspect, suspects
-from ingot.verify.metrics import EXACT_DB, as_double, measure, power_ratio_db
+from ingot.verify.metrics import EXACT_DB, FLOAT_MARGIN, as_double, float_rounding, measure, power_ratio_db
 from ingot.verify.slices import Differences, Slices, View, slice_sums, summed, views, with_noisy_runs
 
-# Float arithmetic: kernels sum in another order and approximate exp, tanh and erf. The noise of torch's own float32
-# kernels against double precision is measured; other kernels may have this many times as much.
-FLOAT_MARGIN = 32.0
-FLOAT_ROUNDING = 2.0**-22  # of the rms of a group: where it cannot be measured, and at least
 DOUBTFUL = 1e-2  # below this chance the graph is run again with rounding noise, to know that noise better
 
 
@@ -169,7 +165,9 @@ def in_noise_units(given: Compared) -> tuple[Differences, tuple[float, ...]]:
         slice_sums(squares, view) / count
         for squares in (map(_square_of_difference, g, f), map(_square_of_difference, a, f), map(torch.square, f))
     )
-    floor = FLOAT_MARGIN**2 * torch.maximum(_float_noise(given, view), FLOAT_ROUNDING**2 * signal)
+    floor = FLOAT_MARGIN**2 * torch.maximum(
+        _float_noise(given, view), float_rounding(given.reference[0].dtype) ** 2 * signal
+    )
     unit = torch.where(noise > 0, noise, torch.where(floor > 0, floor, 1.0)).sqrt()
     units, floors = ([_at(values, k) for k in view.keys] for values in (unit, floor.sqrt()))
     graph, rounding, float_, limits = (
