@@ -17,6 +17,7 @@ from ingot.rewrite import (
     elu,
     embedding_bag,
     expand,
+    gelu_tanh,
     hardsigmoid,
     layer_norm,
     matmul,
@@ -67,7 +68,7 @@ def _left_to_torch(node: Node) -> bool:
 _BY_TORCH = TorchDecompositions(_left_to_torch, frozenset(op for rule in _MISSING for op in rule.functions))
 _EARLY = (
     pool1d, unbatched, constant_adds, slice_scatter, strided_slice, upsample_nearest, upsample_bilinear_factors,
-    hardsigmoid, softplus, elu,
+    hardsigmoid, softplus, elu, gelu_tanh,
 )  # fmt: skip
 _LATE = (
     attention, matmul, softmax, layer_norm, mean, reduce_sum, scalar_operands, expand, permute_chains,
