@@ -30,6 +30,7 @@ from ingot.plan.scale_sharing import rounding_sensitivity, share_scales
 from ingot.plan.solver_state import Point, SolverState, quantized_operands, value_at
 from ingot.plan.user_constraints import user_constraints_of
 from ingot.plan.value_ranges import hull
+from ingot.plan.zero_ranges import fit_zero_ranges
 from ingot.targets.base import Target
 
 DISABLED = "the recipe disables quantization"
@@ -64,6 +65,7 @@ def solve_each(
         one = replace(state, range_estimator=estimator, qparams={}, because=dict(state.because), fixed=set(state.fixed))
         for members in one.scale_groups.groups():
             _set_qparams(members, one)
+        fit_zero_ranges(one)
         apply_preferred_zero_points(one)
         align_luts(one)
         align_multipliers(one)
