@@ -91,6 +91,29 @@ def test_a_negative_pad_is_a_slice(amounts: list[int], value: float) -> None:
     assert all(min(p) >= 0 for p in pads), pads
 
 
+def _assigned(x: torch.Tensor, value: Any) -> torch.Tensor:
+    out = x.clone()
+    out[..., :1] = value
+    out[0, 1] = value
+    return out
+
+
+@pytest.mark.parametrize("value", [0.5, torch.tensor(2.0), torch.arange(4.0)[:1]])
+def test_a_constant_that_is_assigned(value: Any) -> None:
+    program = program_of(lambda x: _assigned(x, value) * 2, X)
+    torch.testing.assert_close(program.module(X)[0], _assigned(X, value) * 2)
+    assert not [op for op in ops(program) if op.startswith("copy.")]
+
+
+@pytest.mark.parametrize("alpha", [2.5, -1.0, 0.0])
+@pytest.mark.parametrize("op", [torch.add, torch.sub])
+def test_a_factor_in_a_sum_is_a_product(op: Any, alpha: float) -> None:
+    y = torch.randn(4)
+    program = program_of(lambda x: op(x, x.mean(1, keepdim=True) + y, alpha=alpha), X)
+    torch.testing.assert_close(program.module(X)[0], op(X, X.mean(1, keepdim=True) + y, alpha=alpha))
+    assert not any("alpha" in n.kwargs for n in calls(program.module))
+
+
 def test_roll_is_a_cat_of_two_slices() -> None:
     forward = lambda x: torch.roll(x, 2, 1)
     program = program_of(forward, X)

@@ -16,6 +16,7 @@ from ingot.capture.canonicalize.constants import fold_constants, one_constant_pe
 from ingot.capture.canonicalize.data_movement import canonicalize_movement
 from ingot.capture.canonicalize.identities import remove_identities, views_as_reshapes
 from ingot.capture.canonicalize.negative_pads import crop_before_padding
+from ingot.capture.canonicalize.plain_operands import plain_operands
 from ingot.core.run_batched import has_mutating_op, run_batched
 from ingot.errors import CaptureError
 
@@ -49,6 +50,7 @@ PASSES = (
     Pass(
         "positional", "functional ATen", "no keyword argument where the schema allows a position", positional_arguments
     ),
+    Pass("operands", "positional", "no copy into a value; no sum with a hidden factor", plain_operands),
     Pass("pads", "positional", "no pad by a negative amount, unless by a symbolic one", crop_before_padding),
     Pass(
         "fold",
