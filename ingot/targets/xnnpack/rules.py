@@ -19,9 +19,11 @@ from ingot.rewrite import (
     expand,
     gelu_tanh,
     hardsigmoid,
+    hypot,
     layer_norm,
     matmul,
     mean,
+    nan_ignoring_extrema,
     order_statistics,
     permute_chains,
     pool1d,
@@ -55,7 +57,7 @@ _MISSING = tuple(
     replace(module.RULE, wanted=_runs_nowhere, required=True)
     for module in (
         conv3d, conv_transpose3d, adaptive_pool, pool3d, pool_indices, order_statistics, round_decimals, prelu,
-        embedding_bag, scans, bucketize, resample, bilinear, rrelu,
+        embedding_bag, scans, bucketize, resample, bilinear, rrelu, hypot, nan_ignoring_extrema,
     )
 )  # fmt: skip
 
