@@ -380,6 +380,17 @@ def test_ops_without_a_shader_are_refused() -> None:
         check_registered(graph)
 
 
+def test_ops_without_a_shader_run_on_the_host() -> None:
+    class Compared(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.where(torch.logical_not(x > 0.2), x * 2, torch.log10(x.abs() + 1))
+
+    x = torch.randn(2, 6)
+    casting = ingot.cast(Compared(), (x,), target="vulkan", calibration=[(x,)], recipe={"quantize": False})
+    assert {"gt.Scalar", "logical_not.default", "log10.default"} <= {h.op for h in casting.host_ops}
+    assert casting.check.outputs[0].sqnr_db > 100
+
+
 def test_infinite_numbers_in_a_delegate() -> None:
     """flatc writes them as inf and nan, which are no JSON."""
 
