@@ -115,6 +115,17 @@ def test_what_varies_by_rounding_only_is_constant() -> None:
     assert str(judge_output("y", compared(varies, constant, constant), 10.0).problem).startswith("dead")
 
 
+def test_an_output_that_is_rounding_noise_of_the_float_model() -> None:
+    """It is no failure that other noise comes out; larger errors are one."""
+    float_ = 1e-8 * normal(4, 1, 8, 16)
+    noisy = list((1e-6 * normal(4, 1, 8, 16, seed=1)).float())
+    for size, passes in ((1e-7, True), (1e-5, False)):
+        artefact = float_ + size * normal(4, 1, 8, 16, seed=2)
+        given = compared(float_, artefact, artefact)
+        assert str(judge_output("y", given, 10.0).problem).startswith("far")
+        assert (judge_output("y", replace(given, noisy_reference=lambda: noisy), 10.0).problem is None) is passes
+
+
 def test_other_types_and_shapes_are_named() -> None:
     y = torch.arange(12).view(3, 4)
     assert judge_output("y", Compared([y], [y], [y.int()]), 10.0).problem == "dtype torch.int32 instead of torch.int64"
