@@ -90,12 +90,8 @@ def _improve(state: SolverState, costs: OpCosts, pair: tuple[str, str], baseline
 
 
 def _price(state: SolverState, costs: OpCosts, weight: float) -> float:
-    """What is minimised: time of ops and conversions, and the price of noise."""
-    time = sum(costs.time(n, precision) for n, precision in state.precisions.items())
-    edges = ((v, state.precisions[v], state.precision_at(n, i, p)) for n, p in state.precisions.items()
-             for i, v in costs.edges(n) if v in state.precisions)  # fmt: skip
-    conversions = sum(costs.conversion_time(*edge) for edge in edges)
-    return time + conversions + weight * math.log(_total_noise(state, costs) + NOISE_FLOOR)
+    """What is minimised."""
+    return _estimated_time(state, costs) + weight * math.log(_total_noise(state, costs) + NOISE_FLOOR)
 
 
 def _descend(state: SolverState, costs: OpCosts, pair: tuple[str, str], weight: float) -> None:
