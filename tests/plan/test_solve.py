@@ -116,6 +116,22 @@ def test_a_group_that_int8_would_ruin_gets_a_wider_precision(target: str) -> Non
     assert min(casting.check.outputs[0].groups_db) > 25
 
 
+@pytest.mark.parametrize("estimator", ["auto", "mse", "entropy", "percentile:99"])
+def test_the_fill_value_of_a_pad_is_not_clipped(estimator: str) -> None:
+    class Padded(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.pad(x.relu(), (1, 1), value=-7.5) * 2
+
+    batches = [(torch.randn(1, 4, 8, 32),) for _ in range(4)]
+    program = ingot.capture(Padded(), batches[0])
+    plan = ingot.plan(program, ingot.record(program, batches), "xnnpack", recipe={"range": estimator})
+    found = plan.qparams(next(n.name for n in program.module.graph.nodes if "pad" in n.name))
+    assert found is None or found.representable_range[0] <= -7.5 + float(found.scale)  # type: ignore[arg-type]
+    casting = ingot.cast(Padded(), batches[0], target="xnnpack", calibration=batches, recipe={"range": estimator})
+    assert casting.check is not None
+    assert casting.check.outputs[0].sqnr_db > 25
+
+
 def test_zeros_have_the_scale_of_what_they_are_added_to() -> None:
     class Added(nn.Module):
         def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
