@@ -26,6 +26,7 @@ from ingot.calibrate.statistics import (
     build_ranges,
     mean_sensitivity,
 )
+from ingot.capture.element_origin import joined_groups
 from ingot.core.fx import is_float, output_nodes, value_name
 from ingot.errors import InputError
 
@@ -116,7 +117,7 @@ class _Recorder:
         nodes = list(module.graph.nodes)
         self.known = known
         self.inputs = [n.name for n in nodes if n.op == "placeholder"]
-        self.outputs = output_nodes(module)
+        self.outputs, self.groups = output_nodes(module), _groups(module)
         self.sensitivity: list[Sensitivity] = []
         self.stopped: set[str] = set()
         self.cached_batches: list[tuple[Any, ...]] = []
@@ -150,7 +151,7 @@ class _Recorder:
 
     def _run(self, batch: tuple[Any, ...]) -> None:
         self.env, self.observed = {}, {}
-        tape = GradientTape() if self.batches < SENSITIVITY_BATCHES else None
+        tape = GradientTape(groups=self.groups) if self.batches < SENSITIVITY_BATCHES else None
         inputs = iter(batch)
         for n, dead in self.schedule:
             self.current_node = n.name
@@ -216,6 +217,13 @@ class _Recorder:
         facts = (values, self.batches, self.samples, fingerprint, self.constant_inputs, sensitivity)
         built = build_ranges(*facts, stopped=self.stopped)
         return replace(built, cached_batches=tuple(self.cached_batches))
+
+
+def _groups(module: torch.fx.GraphModule) -> dict[torch.fx.Node, Tensor]:
+    try:
+        return joined_groups(module)
+    except Exception:  # an op may raise anything when it is run on ids: then each output is one group
+        return {}
 
 
 _OBSERVED_OPS = ("placeholder", "call_function")

@@ -31,6 +31,7 @@ from ingot.lower.partition_report import (
     host_ops_of,
     tensor_info,
 )
+from ingot.patches.dim_orders import plain_dim_orders
 from ingot.patches.speed_contexts import fast_lowering
 from ingot.patches.version_gate import untested_versions, warn_if_untested
 from ingot.plan.plan_data import Plan
@@ -168,7 +169,7 @@ def _to_edge(exported: dict[str, torch.export.ExportedProgram], target: Target, 
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
     config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=False)
-    with target.lowering.context(), fast_lowering():
+    with target.lowering.context(), fast_lowering(), plain_dim_orders():
         passes: Any = [channels_last_outputs_pass(channels_last)] if any(channels_last) else None
         each = {name: target.lowering.partitioners() for name in exported}
         edge = to_edge_transform_and_lower(exported, passes, each, compile_config=config)
@@ -199,7 +200,7 @@ def _serialise(edge: Any, program: Program, plan: Plan, target: Target, file: An
     config = ExecutorchBackendConfig(
         passes=passes, segment_alignment=target.lowering.alignment, memory_planning_pass=memory
     )
-    with fast_lowering():
+    with fast_lowering(), plain_dim_orders():
         edge.to_executorch(config).write_to_file(file)
 
 

@@ -4,6 +4,9 @@ The logarithm is concave, so its tangent at the current noise bounds it from abo
 minimises that bound exactly, by one minimum cut between two precisions. With int8, int16 and float the first cuts
 choose between integers and float, the next ones between int8 and int16.
 
+The bound is loose where noise is as large as the signal: there the tangent is flat, and no single op pays for a wider
+precision. So a plan that ends there is searched again from the widest precisions, and the better of the two is kept.
+
 Which precisions an op may run in is in constraints.py; what a recipe demands, in user_constraints.py.
 """
 
@@ -28,6 +31,7 @@ MAX_ROUNDS = 6
 NOISE_EPSILON = 1e-12  # noise-to-signal ratio of -120 dB: counts as no noise
 NOISIEST = 5  # ops that a prediction names
 NOISE_FLOOR = 1e-4  # -40 dB, what good int8 nets reach: noise far below it has no value
+RUINOUS_NOISE = 1e-1  # of the signal: the check would refuse some output, or a part of one
 
 
 def assign_precisions(state: SolverState) -> None:
@@ -69,10 +73,29 @@ def _estimated_time(state: SolverState, costs: OpCosts) -> float:
 
 
 def _improve(state: SolverState, costs: OpCosts, pair: tuple[str, str], baseline_time: float) -> None:
-    """Minimum cuts between two precisions until nothing changes."""
+    """The better of two searches, from the current precisions and, if these end in noise, from the wider ones."""
     by_target = state.recipe.noise_vs_latency is None and pair[1] != "float"
     share_of_time = _int16_share(state, costs) if by_target else state.noise_vs_latency
-    weight = share_of_time / math.log(2) * baseline_time
+    halving = baseline_time / math.log(2)
+    weight = share_of_time * halving
+    wide = {n: _choice(n, state, pair)[1] for n in state.precisions}
+    _descend(state, costs, pair, weight)
+    if wide != state.precisions and _total_noise(state, costs) > RUINOUS_NOISE:
+        weight = max(weight, state.noise_vs_latency * halving)  # an output without its signal is worth no saved time
+        found = dict(state.precisions), _price(state, costs, weight)
+        state.precisions = wide
+        _descend(state, costs, pair, weight)
+        if _price(state, costs, weight) >= found[1]:
+            state.precisions = found[0]
+
+
+def _price(state: SolverState, costs: OpCosts, weight: float) -> float:
+    """What is minimised."""
+    return _estimated_time(state, costs) + weight * math.log(_total_noise(state, costs) + NOISE_FLOOR)
+
+
+def _descend(state: SolverState, costs: OpCosts, pair: tuple[str, str], weight: float) -> None:
+    """Minimum cuts between two precisions until nothing changes."""
     for _ in range(MAX_ROUNDS):
         noise_price = weight / (_total_noise(state, costs) + NOISE_FLOOR)  # slope of the tangent
         before = dict(state.precisions)

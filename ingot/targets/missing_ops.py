@@ -14,6 +14,8 @@ from ingot.rewrite import (
     conv3d,
     conv_transpose3d,
     embedding_bag,
+    hypot,
+    nan_ignoring_extrema,
     order_statistics,
     pool3d,
     pool_indices,
@@ -28,7 +30,8 @@ from ingot.targets.base import RewriteRule
 
 _MODULES = (
     conv3d, conv_transpose3d, adaptive_pool, pool3d, pool_indices, order_statistics, round_decimals, prelu,
-    embedding_bag, scans, bucketize, resample, bilinear, rrelu,
+    embedding_bag, scans, bucketize, resample, bilinear, rrelu, hypot,
+    nan_ignoring_extrema,
 )  # fmt: skip
 
 

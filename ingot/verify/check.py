@@ -12,6 +12,7 @@ import torch
 from torch.fx import GraphModule
 
 from ingot.calibrate.statistics import Ranges
+from ingot.capture.element_origin import Origin, origins
 from ingot.capture.export import Program, restore_state
 from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check, Delegate, HostOp, OutputCheck, ProgramIO
@@ -19,7 +20,6 @@ from ingot.core.run_batched import has_mutating_op, run_batched
 from ingot.errors import ArtefactError, InputError, first_sentence
 from ingot.quantize.integer_io import dequantize_outputs, quantize_inputs
 from ingot.targets.base import Target
-from ingot.verify.element_origin import Origin, origins
 from ingot.verify.judge_output import Compared, judge_output
 from ingot.verify.localize.graph_errors import describe_largest_drop
 from ingot.verify.reference.interpreter import evaluate
@@ -89,7 +89,9 @@ class References:
             made = [t.to(self.reference[0][i].dtype) for t in dequantize_outputs(made, [io] * len(made))]
         float_, graph = ([o[i] for o in side] for side in (self.reference, self.quantized))
         known = [o[i] for o in self.origins], [o[i] for o in self.in_double]
-        given = Compared(float_, graph, made, *known, lambda run: self._noisy(run, i))
+        given = Compared(
+            float_, graph, made, *known, lambda run: self._noisy(run, i), lambda: [o[i] for o in self.noisy_reference]
+        )
         return judge_output(self._name(i), given, self.evidence.recipe.min_sqnr_db)
 
     def _name(self, i: int) -> str:
@@ -121,9 +123,15 @@ class References:
             return []
         return [flat_tensors(o) for o in some]
 
+    @cached_property
+    def noisy_reference(self) -> Runs:
+        """The float model with rounding noise, for outputs that are nothing else."""
+        program = self.evidence.program
+        return _run_noisy(program.reference, program.state, self.batches, None, 0)
+
     def _noisy(self, run: int, i: int) -> list[torch.Tensor]:
         if run not in self._noisy_runs:
-            self._noisy_runs[run] = _run_noisy(self.evidence, self.batches, run)
+            self._noisy_runs[run] = _run_noisy_graph(self.evidence, self.batches, run)
         return [o[i] for o in self._noisy_runs[run]]
 
 
@@ -138,12 +146,23 @@ def _failed(name: str, problem: str) -> OutputCheck:
     return OutputCheck(name, -math.inf, math.inf, -math.inf, -math.inf, problem, disagrees=True)
 
 
-def _run_noisy(evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]], seed: int) -> Runs:
+def _run_noisy_graph(evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]], seed: int) -> Runs:
     """The quantized graph with rounding noise added to every computed value."""
     module, state = evidence.quantized, evidence.program.state
+    return _run_noisy(module, state, batches, None if state or not evidence.in_double else evidence.target, seed)
+
+
+def _run_noisy(
+    module: GraphModule,
+    state: dict[str, torch.Tensor],
+    batches: Sequence[tuple[torch.Tensor, ...]],
+    target: Target | None,
+    seed: int,
+) -> Runs:
+    """In double precision as on a target, where one is given."""
     restore_state(module, state)
     try:
-        made = run_perturbed(module, batches, None if state or not evidence.in_double else evidence.target, seed)
+        made = run_perturbed(module, batches, target, seed)
     except NO_DOUBLE_KERNEL:
         made = run_perturbed(module, batches, None, seed)
     restore_state(module, state)

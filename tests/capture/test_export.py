@@ -8,6 +8,8 @@ import pytest
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import ingot
 from ingot.capture.op_semantics import Kind, effect_of
@@ -77,6 +79,39 @@ def test_aliases_are_one_operation(family: Any, one: str) -> None:
 )
 def test_identities_are_removed(noop: Any) -> None:
     assert ops(program_of(lambda x: noop(x) * 2, X)) == ["mul.Tensor"]
+
+
+@settings(max_examples=25, deadline=None, derandomize=True)
+@given(st.lists(st.integers(-2, 3), min_size=2, max_size=6), st.sampled_from([0.0, -7.5]))
+def test_a_negative_pad_is_a_slice(amounts: list[int], value: float) -> None:
+    amounts, x = amounts[: len(amounts) // 2 * 2], torch.randn(5, 6, 5)
+    program = program_of(lambda x: F.pad(x, amounts, value=value) * 2, x)
+    torch.testing.assert_close(program.module(x)[0], F.pad(x, amounts, value=value) * 2)
+    pads = [n.args[1] for n in calls(program.module) if "constant_pad_nd" in str(n.target)]
+    assert all(min(p) >= 0 for p in pads), pads
+
+
+def _assigned(x: torch.Tensor, value: Any) -> torch.Tensor:
+    out = x.clone()
+    out[..., :1] = value
+    out[0, 1] = value
+    return out
+
+
+@pytest.mark.parametrize("value", [0.5, torch.tensor(2.0), torch.arange(4.0)[:1]])
+def test_a_constant_that_is_assigned(value: Any) -> None:
+    program = program_of(lambda x: _assigned(x, value) * 2, X)
+    torch.testing.assert_close(program.module(X)[0], _assigned(X, value) * 2)
+    assert not [op for op in ops(program) if op.startswith("copy.")]
+
+
+@pytest.mark.parametrize("alpha", [2.5, -1.0, 0.0])
+@pytest.mark.parametrize("op", [torch.add, torch.sub])
+def test_a_factor_in_a_sum_is_a_product(op: Any, alpha: float) -> None:
+    y = torch.randn(4)
+    program = program_of(lambda x: op(x, x.mean(1, keepdim=True) + y, alpha=alpha), X)
+    torch.testing.assert_close(program.module(X)[0], op(X, X.mean(1, keepdim=True) + y, alpha=alpha))
+    assert not any("alpha" in n.kwargs for n in calls(program.module))
 
 
 def test_roll_is_a_cat_of_two_slices() -> None:

@@ -248,6 +248,7 @@ TRAPS = {
     "shifted windows": windows,
     "attention with a relative bias": biased_attention,
     "patch merging": merged,
+    "permute of a broadcast sum": lambda y: (y.mean((1, 2, 3), keepdim=True) - y).permute(2, 0, 1, 3),
     "sibling transposes": lambda y: y.transpose(2, 3) + y.transpose(1, 3).transpose(1, 3) * 2,
 }
 

@@ -46,6 +46,7 @@ def _moved_operand(node: Node) -> Node | None:
         return None
     effect = effect_of(op, constant_of)
     plain = effect.kind is Kind.MOVES and not effect.constants and len(effect.carriers) == 1
+    plain = plain and operands(op)[effect.carriers[0]] is moved[0]  # copy(x, constant) moves the constant
     same_type = value_of(moved[0]).dtype == value_of(node).dtype  # a dtype conversion also keeps the order
     return moved[0] if plain and same_type and not has_symbols(value_of(moved[0]).shape) else None
 

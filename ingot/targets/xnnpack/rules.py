@@ -10,6 +10,7 @@ from ingot.rewrite import (
     constant_adds,
     elu,
     expand,
+    gelu_tanh,
     hardsigmoid,
     layer_norm,
     matmul,
@@ -43,7 +44,7 @@ def _left_to_torch(node: Node) -> bool:
 _MISSING = rules_for_missing_ops(_runs_nowhere, _left_to_torch)
 _EARLY = (
     pool1d, avg_pool, unbatched, constant_adds, slice_scatter, strided_slice, upsample_nearest,
-    upsample_bilinear_factors, hardsigmoid, softplus, elu,
+    upsample_bilinear_factors, hardsigmoid, softplus, elu, gelu_tanh,
 )  # fmt: skip
 _LATE = (
     attention, matmul, softmax, layer_norm, mean, reduce_sum, scalar_operands, expand, permute_chains,
