@@ -26,6 +26,7 @@ CACHED = (
     "torch.ao.quantization.fx.utils:assert_and_get_unique_device",
     "executorch.exir.backend.utils:is_same_node",  # lowering: nodes of both graphs
 )
+LAST_EXPORT = "torch.fx.experimental.proxy_tensor:_FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT"  # nodes of the last graph
 EXPORTER = "torch._dynamo.functional_export"
 SHAPE_ENV = "torch.fx.experimental.symbolic_shapes:ShapeEnv"  # its cached methods keep it, and so its fake tensors
 
@@ -50,6 +51,7 @@ def release_programs() -> None:
     for function in (*cached, *vars(_found(SHAPE_ENV) or object).values()):
         if callable(clear := getattr(function, "cache_clear", None)):
             clear()
+    (_found(LAST_EXPORT) or {}).clear()
 
 
 def _found(name: str) -> Any:

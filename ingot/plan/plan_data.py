@@ -49,9 +49,9 @@ class QParams:
         return (self.qmin - self.zero_point) * self.scale, (self.qmax - self.zero_point) * self.scale
 
     def __str__(self) -> str:
-        if self.axis is None:
-            return f"{self.dtype}, scale {self.scale:.6g}, zero point {self.zero_point}"
-        return f"{self.dtype} per channel (axis {self.axis}, {len(self.scale)} scales)"  # type: ignore[arg-type]
+        if isinstance(self.scale, tuple):  # by what it has: a file can hold several scales and no axis
+            return f"{self.dtype} per channel (axis {self.axis}, {len(self.scale)} scales)"
+        return f"{self.dtype}, scale {self.scale:.6g}, zero point {self.zero_point}"
 
 
 @dataclass(frozen=True, order=True)

@@ -439,6 +439,8 @@ def test_wrong_types_are_refused_in_words(recorded: Any, recipe: dict) -> None:
         (QuantizationPoint("conv2d_2", 1), {"axis": 7}),
         (QuantizationPoint("add"), {"zero_point": -12.5}),
         (QuantizationPoint("add"), {"axis": 0, "scale": (0.1,), "zero_point": (0,)}),
+        (QuantizationPoint("conv2d_2", 1), {"axis": None}),
+        (QuantizationPoint("conv2d_2", 1), {"scale": 0.1}),
     ],
 )
 def test_more_edits_that_cannot_be(recorded: Any, point: QuantizationPoint, changes: dict) -> None:

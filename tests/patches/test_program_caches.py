@@ -107,3 +107,12 @@ def test_the_caches_exist_in_the_tested_versions(name: str) -> None:
     found: Any = program_caches._found(name)
     parts = vars(found).values() if isinstance(found, type) else [found]
     assert any(hasattr(part, "cache_clear") for part in parts)
+
+
+def test_the_last_export_is_found_in_the_tested_versions() -> None:
+    found = program_caches._found(program_caches.LAST_EXPORT)
+    assert isinstance(found, dict)
+    torch.export.export(nn.ReLU(), (X,))
+    assert found, "torch keeps the nodes of an export until the next"
+    program_caches.release_programs()
+    assert not found
