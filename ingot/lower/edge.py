@@ -23,6 +23,7 @@ from ingot.lower.bounded_inputs import memory_planning_pass
 from ingot.lower.export_quantized import backend_copy, export_quantized
 from ingot.lower.host_kernels import no_kernel_error
 from ingot.lower.host_layouts import make_host_ops_contiguous
+from ingot.lower.inferred_sizes import infer_one_size
 from ingot.lower.opaque_ops import opaque_ops, restore_edge_ops
 from ingot.lower.partition_report import (
     collect_refusals,
@@ -169,9 +170,10 @@ def _to_edge(exported: dict[str, torch.export.ExportedProgram], target: Target, 
 
     config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=False)
     with target.lowering.context(), fast_lowering():
-        passes: Any = [channels_last_outputs_pass(channels_last)] if any(channels_last) else None
+        passes: Any = [channels_last_outputs_pass(channels_last)] if any(channels_last) else []
+        passes += [infer_one_size] if any(e.range_constraints for e in exported.values()) else []
         each = {name: target.lowering.partitioners() for name in exported}
-        edge = to_edge_transform_and_lower(exported, passes, each, compile_config=config)
+        edge = to_edge_transform_and_lower(exported, passes or None, each, compile_config=config)
         edge = _lower_extra_backends(edge, target)
         files = {name: target.lowering.finish(edge.exported_program(name).graph_module) for name in exported}
     for name in exported:

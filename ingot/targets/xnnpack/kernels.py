@@ -12,7 +12,8 @@ from torch.fx import Node
 
 from ingot.capture.op_semantics import operands
 from ingot.capture.op_semantics.weighted_ops import groups_of, weight_axis
-from ingot.core.fx import constant_of, fake_mode_of, value_of
+from ingot.core.fx import constant_of, fake_mode_of, has_symbols, value_of
+from ingot.core.symbolic_sizes import same_shape
 from ingot.targets.base import Ability, Kernels
 from ingot.targets.host_kernels import has_host_kernel, host_refuses, spatial_dims
 from ingot.targets.xnnpack.constraints import unsupported_by_runtime
@@ -104,6 +105,8 @@ def _unsupported_arguments(node: Node, name: str) -> str | None:
     """Constraints that the partitioner checks while lowering, when the plan is already made."""
     if name == "mean.dim" and not _is_global_average(node):
         return "XNNPACK has an int8 mean only over the last two of four dimensions, with keepdim"
+    if name == "mean.dim" and has_symbols(value_of(node.args[0]).shape):  # type: ignore[arg-type]
+        return "XNNPACK's int8 mean is wrong after a change of size"
     if node.kwargs.get("alpha", 1) != 1:
         return "XNNPACK adds without alpha"
     return None
@@ -111,7 +114,7 @@ def _unsupported_arguments(node: Node, name: str) -> str | None:
 
 def _is_global_average(node: Node) -> bool:
     x, y = value_of(node.args[0]), value_of(node)  # type: ignore[arg-type]
-    return x.dim() == 4 and y.dim() == 4 and tuple(y.shape[2:]) == (1, 1) and x.shape[:2] == y.shape[:2]
+    return x.dim() == 4 and y.dim() == 4 and same_shape(y.shape, (*x.shape[:2], 1, 1))
 
 
 _edge_cache: dict[Any, tuple[Any, ...]] = {}

@@ -33,9 +33,11 @@ from ingot.rewrite import (
     rrelu,
     scalar_operands,
     scans,
+    slice_as_linear,
     slice_scatter,
     softmax,
     softplus,
+    split_dims,
     strided_slice,
     unbatched,
     upsample_bilinear_factors,
@@ -70,6 +72,7 @@ _EARLY = (
     hardsigmoid, softplus, elu,
 )  # fmt: skip
 _LATE = (
-    attention, matmul, softmax, layer_norm, mean, reduce_sum, scalar_operands, expand, permute_chains,
+    attention, split_dims, slice_as_linear, matmul, softmax, layer_norm, mean, reduce_sum, scalar_operands, expand,
+    permute_chains,
 )  # fmt: skip
 RULES = (_BY_TORCH, *_MISSING, *(module.RULE for module in (*_EARLY, *_LATE)))
