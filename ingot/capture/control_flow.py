@@ -191,9 +191,13 @@ class _Inliner:
         return made
 
     def _known(self, value: Any) -> Any:
-        if isinstance(value, Node):
-            return self.constants.get(value.name, _UNKNOWN)
-        return value
+        """The value of a constant, or of an op on constants such as zeros(())."""
+        if not isinstance(value, Node) or value.name in self.constants:
+            return self.constants[value.name] if isinstance(value, Node) else value
+        if value.op != "call_function":
+            return _UNKNOWN
+        values = {n: self._known(n) for n in value.all_input_nodes}
+        return _UNKNOWN if any(v is _UNKNOWN for v in values.values()) else _result(value, values)
 
 
 _UNKNOWN = object()

@@ -162,6 +162,8 @@ def _slice(node: Node, of: Values) -> Factored:
     dim %= len(value.dims)  # type: ignore[operator]
     size = _static_size(value.dims[dim])  # type: ignore[index]
     first, last, _ = slice(start, end).indices(size)
+    if last <= first:
+        raise Unsupported
     return _sliced(node, value, dim, first, last)  # type: ignore[arg-type]
 
 
@@ -172,9 +174,8 @@ def _static_size(group: Sequence[Factor]) -> int:
 
 
 def _sliced(node: Node, value: Factored, dim: int, start: int, end: int) -> Factored:
-    (factor,) = value.dims[dim] if _static_size(value.dims[dim]) else ()
-    start %= int(factor.size)
-    end = end if end > 0 else int(factor.size)
+    size, factor = _static_size(value.dims[dim]), value.dims[dim][0]
+    start, end = start % size, end if end > 0 else size
     less = Factor(sympy.Integer(end - start))
     dims = (*value.dims[:dim], (less,) if end - start > 1 else (), *value.dims[dim + 1 :])
     if factor in value.axes:
@@ -186,8 +187,8 @@ def _sliced(node: Node, value: Factored, dim: int, start: int, end: int) -> Fact
     if end - start == 1:
         unrolled = (*value.unrolled[:place], *value.unrolled[place + 1 :])
         return Factored(dims, value.axes, unrolled, {(*i[:place], *i[place + 1 :]): p for i, p in chosen.items()})
-    moved = {(*i[:place], i[place] - start, *i[place + 1 :]): p for i, p in chosen.items()}
-    return Factored(dims, value.axes, tuple(less if f is factor else f for f in value.unrolled), moved)
+    kept = {(*i[:place], i[place] - start, *i[place + 1 :]): p for i, p in chosen.items()}
+    return Factored(dims, value.axes, tuple(less if f is factor else f for f in value.unrolled), kept)
 
 
 def _on_last_axis(node: Node, of: Values) -> Factored:

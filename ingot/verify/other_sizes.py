@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,7 @@ class Sized:
 def sized_batches(program: Program, batch: tuple[Any, ...]) -> list[Sized]:
     """The batch cropped or repeated, all dynamic dimensions from their least to their largest size."""
     values = [value_of(n) for n in program.module.graph.nodes if n.op == "placeholder"]
-    limits = dict(_limits(values))
+    limits = dict(_limits(values, program.dynamic_shapes or ()))
     made = dict[str, Sized]()
     for step in range(STEPS) if limits else ():
         chosen = {s: low + round((high - low) * step / (STEPS - 1)) for s, (low, high) in limits.items()}
@@ -38,15 +38,20 @@ def sized_batches(program: Program, batch: tuple[Any, ...]) -> list[Sized]:
     return list(made.values())
 
 
-def _limits(values: list[Any]) -> Iterator[tuple[sympy.Symbol, tuple[int, int]]]:
-    """The range of each symbol; without an upper bound, up to the example's size."""
-    for value in values:
-        for size in value.shape if isinstance(value, torch.Tensor) else ():
+def _limits(values: list[Any], declared: Sequence[Any]) -> Iterator[tuple[sympy.Symbol, tuple[int, int]]]:
+    """The range of each symbol, as declared where the size is that symbol; without a bound, the example's size."""
+    for i, value in enumerate(values):
+        for dim, size in enumerate(value.shape) if isinstance(value, torch.Tensor) else ():
             for symbol in expression(size).free_symbols if is_symbolic(size) else ():
-                bounds = size.node.shape_env.var_to_range[symbol]
-                hint = size.node.shape_env.backed_var_to_val.get(symbol, 1)
-                low = max(1, int(bounds.lower))
-                yield symbol, (low, int(hint) if bounds.upper == int_oo else int(bounds.upper))
+                bounds, hint = size.node.shape_env.var_to_range[symbol], _example_size(size, symbol)
+                low, high = max(1, int(bounds.lower)), hint if bounds.upper == int_oo else int(bounds.upper)
+                given = (declared[i] or {}).get(dim) if i < len(declared) and expression(size) == symbol else None
+                low, high = getattr(given, "min", None) or low, getattr(given, "max", None) or high
+                yield symbol, (low, high)
+
+
+def _example_size(size: Any, symbol: sympy.Symbol) -> int:
+    return int(size.node.shape_env.backed_var_to_val.get(symbol, 1))
 
 
 def _resized(x: Any, like: Any, chosen: Mapping[sympy.Symbol, int]) -> Any:
