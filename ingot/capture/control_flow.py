@@ -177,7 +177,8 @@ class _Inliner:
         return found
 
     def _copied(self, at: Node, part: Node, known: Mapping[Node, Any]) -> Any:
-        args, kwargs = (torch.fx.map_arg(a, known.__getitem__) for a in (part.args, part.kwargs))
+        both: Any = torch.fx.map_arg((part.args, part.kwargs), known.__getitem__)
+        args, kwargs = both
         plain = not any(isinstance(a, Node) for a in tree_leaves((args, kwargs)))
         if plain and not isinstance(value_of(part), torch.Tensor):  # arithmetic on the counter of a loop
             return part.target(*args, **kwargs)  # type: ignore[operator]
@@ -223,7 +224,8 @@ def _evaluate(body: GraphModule, operands: Sequence[Any]) -> list[Any]:
 def _result(node: Node, values: Mapping[Node, Any]) -> Any:
     if _is_control_flow(node):
         return _UNKNOWN
-    args, kwargs = (torch.fx.map_arg(a, values.__getitem__) for a in (node.args, node.kwargs))
+    both: Any = torch.fx.map_arg((node.args, node.kwargs), values.__getitem__)
+    args, kwargs = both
     with torch.no_grad():
         return node.target(*args, **kwargs)  # type: ignore[operator]
 

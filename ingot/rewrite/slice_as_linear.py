@@ -39,14 +39,15 @@ def _bounds(node: Node) -> tuple[int, int, int] | None:
     """(dim, start, end) of a slice with step 1 along a static dimension of a value with symbolic sizes."""
     if node.target is not aten.slice.Tensor or value_of(node).dtype != torch.float32:
         return None
-    x, dim, start, end, step = (*node.args, *(None, 0, None, None, 1)[len(node.args) :])
-    shape = value_of(x).shape  # type: ignore[arg-type]
-    dim %= len(shape)  # type: ignore[operator]
-    static = all(isinstance(v, int) or v is None for v in (start, end)) and not is_symbolic(shape[dim])  # type: ignore[index]
+    given: tuple[Any, ...] = (*node.args, *(None, 0, None, None, 1)[len(node.args) :])
+    x, dim, start, end, step = given
+    shape = value_of(x).shape
+    dim %= len(shape)
+    static = all(isinstance(v, int) or v is None for v in (start, end)) and not is_symbolic(shape[dim])
     if step != 1 or not static or not symbolic_count(shape):
         return None
-    first, last, _ = slice(start, end).indices(int(shape[dim]))  # type: ignore[index]
-    return dim, first, last  # type: ignore[return-value]
+    first, last, _ = slice(start, end).indices(int(shape[dim]))
+    return dim, first, last
 
 
 def _merge_with_slice_before(node: Node) -> None:

@@ -148,23 +148,25 @@ def _permute(node: Node, of: Values) -> Factored:
 
 
 def _select(node: Node, of: Values) -> Factored:
-    x, dim, index = node.args
-    value = _sliced(node, of(x), dim % value_of(x).dim(), index, index + 1)  # type: ignore[arg-type,operator]
-    dim = dim % len(value.dims)  # type: ignore[operator]
+    given: tuple[Any, ...] = node.args
+    x, dim, index = given
+    dim %= value_of(x).dim()
+    value = _sliced(node, of(x), dim, index, index + 1)
     return replace(value, dims=(*value.dims[:dim], *value.dims[dim + 1 :]))
 
 
 def _slice(node: Node, of: Values) -> Factored:
-    x, dim, start, end, step = (*node.args, *(None, 0, None, None, 1)[len(node.args) :])
+    given: tuple[Any, ...] = (*node.args, *(None, 0, None, None, 1)[len(node.args) :])
+    x, dim, start, end, step = given
     if step != 1 or not all(isinstance(v, int) or v is None for v in (start, end)):
         raise Unsupported
-    value = of(x)  # type: ignore[arg-type]
-    dim %= len(value.dims)  # type: ignore[operator]
-    size = _static_size(value.dims[dim])  # type: ignore[index]
+    value = of(x)
+    dim %= len(value.dims)
+    size = _static_size(value.dims[dim])
     first, last, _ = slice(start, end).indices(size)
     if last <= first:
         raise Unsupported
-    return _sliced(node, value, dim, first, last)  # type: ignore[arg-type]
+    return _sliced(node, value, dim, first, last)
 
 
 def _static_size(group: Sequence[Factor]) -> int:

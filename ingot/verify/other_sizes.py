@@ -41,7 +41,8 @@ def sized_batches(program: Program, batch: tuple[Any, ...]) -> list[Sized]:
 def _limits(values: list[Any], declared: Sequence[Any]) -> Iterator[tuple[sympy.Symbol, tuple[int, int]]]:
     """The range of each symbol, as declared where the size is that symbol; without a bound, the example's size."""
     for i, value in enumerate(values):
-        for dim, size in enumerate(value.shape) if isinstance(value, torch.Tensor) else ():
+        sizes: Sequence[Any] = value.shape if isinstance(value, torch.Tensor) else ()
+        for dim, size in enumerate(sizes):
             for symbol in expression(size).free_symbols if is_symbolic(size) else ():
                 bounds, hint = size.node.shape_env.var_to_range[symbol], _example_size(size, symbol)
                 low, high = max(1, int(bounds.lower)), hint if bounds.upper == int_oo else int(bounds.upper)

@@ -91,7 +91,8 @@ def _equal_to_reference(net: nn.Module, *x: torch.Tensor) -> ingot.Program:
 
 class Mapped(nn.Module):
     def forward(self, xs: torch.Tensor, y: torch.Tensor) -> Any:
-        return torch_map(lambda x, w: (x * w).sin(), xs, y)
+        mapped: Any = torch_map
+        return mapped(lambda x, w: (x * w).sin(), xs, y)
 
 
 class Counted(nn.Module):
