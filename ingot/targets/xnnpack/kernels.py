@@ -107,7 +107,7 @@ def _unsupported_arguments(node: Node, name: str) -> str | None:
     if name == "mean.dim" and not _is_global_average(node):
         return "XNNPACK has an int8 mean only over the last two of four dimensions, with keepdim"
     if name == "mean.dim" and has_symbols(value_of(node.args[0]).shape):  # type: ignore[arg-type]
-        return "XNNPACK's int8 mean is wrong after a change of size"
+        return "XNNPACK's int8 mean was seen to be wrong with dynamic sizes"
     if node.kwargs.get("alpha", 1) != 1:
         return "XNNPACK adds without alpha"
     return None
