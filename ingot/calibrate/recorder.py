@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.fx.node import map_arg
 
+from ingot.calibrate.branches import ALWAYS, is_needed, needs_of
 from ingot.calibrate.histogram import RAW_BINS, Observation, Stats, flatten_dense, observe, sparse_histogram
 from ingot.calibrate.sensitivity import GradientTape, Sensitivity
 from ingot.calibrate.statistics import (
@@ -122,6 +123,7 @@ class _Recorder:
         self.stopped: set[str] = set()
         self.cached_batches: list[tuple[Any, ...]] = []
         self.schedule = _schedule(nodes)
+        self.needs = needs_of(nodes)
         self.attributes = {n: _owner(module, n.target) for n in nodes if n.op == "get_attr"}
         self.names = {n: value_name(n) for n in nodes if n.op in _OBSERVED_OPS}
         self.accumulators = {name: _Accumulator() for name in self.names.values() if name not in known}
@@ -157,7 +159,7 @@ class _Recorder:
             self.current_node = n.name
             value = self.env[n] = self._run_node(n, inputs, tape)
             accumulator = self.accumulators.get(self.names.get(n, ""))
-            if accumulator is not None and _is_floating(value):
+            if accumulator is not None and _is_floating(value) and is_needed(self.needs.get(n, ALWAYS), self.env):
                 accumulator.add(self._observe(n, value))
             for freed in dead:
                 del self.env[freed]

@@ -22,6 +22,7 @@ from ingot.errors import IngotError, LowerError, first_sentence
 from ingot.lower.bounded_inputs import memory_planning_pass
 from ingot.lower.export_quantized import backend_copy, export_quantized
 from ingot.lower.host_layouts import make_host_ops_contiguous
+from ingot.lower.inferred_sizes import infer_one_size
 from ingot.lower.no_kernel_error import no_kernel_error
 from ingot.lower.opaque_ops import opaque_ops, restore_edge_ops
 from ingot.lower.partition_report import (
@@ -170,9 +171,10 @@ def _to_edge(exported: dict[str, torch.export.ExportedProgram], target: Target, 
 
     config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=False)
     with target.lowering.context(), fast_lowering(), plain_dim_orders():
-        passes: Any = [channels_last_outputs_pass(channels_last)] if any(channels_last) else None
+        passes: Any = [channels_last_outputs_pass(channels_last)] if any(channels_last) else []
+        passes += [infer_one_size] if any(e.range_constraints for e in exported.values()) else []
         each = {name: target.lowering.partitioners() for name in exported}
-        edge = to_edge_transform_and_lower(exported, passes, each, compile_config=config)
+        edge = to_edge_transform_and_lower(exported, passes or None, each, compile_config=config)
         edge = _lower_extra_backends(edge, target)
         files = {name: target.lowering.finish(edge.exported_program(name).graph_module) for name in exported}
     for name in exported:

@@ -16,6 +16,7 @@ import torch
 from torch.fx import Node
 
 from ingot.core.fx import add_constant, call, constant_of, has_symbols, value_of
+from ingot.core.symbolic_sizes import reshape_argument, same_shape
 from ingot.rewrite.rule import Rule
 
 aten = torch.ops.aten
@@ -25,10 +26,12 @@ _LOWEST = torch.finfo(torch.float32).min
 
 def _rewrite(node: Node) -> Node | None:
     """ExecuTorch's decomposition handles fully masked rows with ops that run on the host."""
-    if node.target is not aten.scaled_dot_product_attention.default or has_symbols(value_of(node).shape):
+    if node.target is not aten.scaled_dot_product_attention.default:
         return None
     q, k, v, mask, dropout, causal, scale, grouped = _arguments(node)
-    if dropout or grouped or value_of(q).shape[:-2] != value_of(k).shape[:-2]:
+    if dropout or grouped or not same_shape(value_of(q).shape[:-2], value_of(k).shape[:-2]):
+        return None
+    if has_symbols(value_of(q).shape[-1:]) or (causal and has_symbols((*value_of(q).shape, *value_of(k).shape[-2:]))):
         return None
     bias = _bias(node, mask, causal)
     if mask is not None and bias is None:
@@ -42,11 +45,13 @@ def _rewrite(node: Node) -> Node | None:
 def _attention(node: Node, q: Node, k: Node, v: Node, bias: Node | None, factor: float) -> Node:
     """Examples and heads become one batch dimension if the mask allows it: bmm takes three dimensions."""
     heads = value_of(q).shape[:-2]
-    flat = bias if bias is None or len(heads) < 2 else _flat_bias(bias, heads)
-    if len(heads) < 2 or (bias is not None and flat is None):
+    to, flat = reshape_argument(value_of(node).shape), bias
+    if bias is not None and len(heads) > 1 and to is not None:
+        flat = _flat_bias(bias, heads)
+    if len(heads) < 2 or to is None or (bias is not None and flat is None):
         return _softmax_attention(node, q, k, v, bias, factor)
     out = _softmax_attention(node, _flat(node, q), _flat(node, k), _flat(node, v), flat, factor)
-    return call(node, aten.reshape.default, out, list(value_of(node).shape))
+    return call(node, aten.reshape.default, out, to)
 
 
 def _softmax_attention(node: Node, q: Node, k: Node, v: Node, bias: Node | None, factor: float) -> Node:
@@ -59,15 +64,17 @@ def _softmax_attention(node: Node, q: Node, k: Node, v: Node, bias: Node | None,
 
 def _flat(node: Node, x: Node) -> Node:
     shape = value_of(x).shape
-    return call(node, aten.reshape.default, x, [math.prod(shape[:-2]), *shape[-2:]])
+    return call(node, aten.reshape.default, x, reshape_argument([math.prod(shape[:-2]), *shape[-2:]]))
 
 
 def _flat_bias(bias: Node, heads: torch.Size) -> Node | None:
     """The mask with one batch dimension; None if it is broadcast along some of the leading dimensions only."""
     shape = (*[1] * (len(heads) + 2 - value_of(bias).dim()), *value_of(bias).shape)
-    if shape[:-2] not in ((1,) * len(heads), tuple(heads)):
+    if not (same_shape(shape[:-2], (1,) * len(heads)) or same_shape(shape[:-2], heads)):
         return None
-    flat, constant = [math.prod(shape[:-2]), *shape[-2:]], constant_of(bias)
+    flat, constant = reshape_argument([math.prod(shape[:-2]), *shape[-2:]]), constant_of(bias)
+    if flat is None:
+        return None
     if constant is not None:
         return _as_constant(bias, constant.reshape(flat))
     return _once(bias, "ingot_flat", lambda at: call(at, aten.reshape.default, bias, flat))

@@ -13,6 +13,7 @@ import torch
 from torch.fx import Node
 
 from ingot.core.fx import call, has_symbols, value_of
+from ingot.core.symbolic_sizes import reshape_argument
 from ingot.rewrite.layer_norm import mean_over_last
 from ingot.rewrite.rule import Rule
 
@@ -26,13 +27,13 @@ def _rewrite(node: Node) -> Node | None:
         return None
     if len(node.args) > 2 and node.args[2]:
         return _over_last(node)
-    shape = value_of(node).shape
-    if has_symbols(shape) or not shape:
+    shape = reshape_argument(value_of(node).shape)
+    if not shape:
         return None
     x: Any = node.args[0]
     kept = call(node, aten.mean.dim, x, node.args[1], True)
     kept.meta["ingot_value"] = node.name
-    return call(node, aten.reshape.default, kept, list(shape))
+    return call(node, aten.reshape.default, kept, shape)
 
 
 def _over_last(node: Node) -> Node | None:

@@ -12,6 +12,7 @@ import torch
 from torch.fx import Node
 
 from ingot.core.fx import call, has_symbols, value_of
+from ingot.core.symbolic_sizes import same_shape
 from ingot.rewrite.rule import Rule
 
 aten = torch.ops.aten
@@ -38,7 +39,7 @@ def _may_be_channels_last(value: Node) -> bool:
         if torch.Tag.pointwise not in getattr(node.target, "tags", ()):
             return True
         sources = [
-            n for n in node.all_input_nodes if value_of(n).shape == value_of(value).shape
+            n for n in node.all_input_nodes if same_shape(value_of(n).shape, value_of(value).shape)
         ]  # without broadcast operands
         queue += [n for n in sources if n not in seen]
         seen.update(sources)

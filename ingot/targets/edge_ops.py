@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import SymTypes
 
 from ingot.core.fx import fake_mode_of, value_of
 
@@ -42,7 +43,7 @@ def _traced_ops(node: Node) -> tuple[Any, ...]:
         graph = _decomposed(node)
     except Exception:  # one op alone may lack context (symbols, effects): assume that it is not decomposed
         return (node.target,)
-    calls = [n for n in graph.nodes if n.op == "call_function"]
+    calls = [n for n in graph.nodes if n.op == "call_function" and not isinstance(value_of(n), SymTypes)]
     return tuple(n.target for n in calls if isinstance(n.target, torch._ops.OpOverload))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +22,7 @@ from ingot.quantize.integer_io import dequantize_outputs, quantize_inputs
 from ingot.targets.base import Target
 from ingot.verify.judge_output import Compared, judge_output
 from ingot.verify.localize.graph_errors import describe_largest_drop
+from ingot.verify.other_sizes import Sized, sized_batches
 from ingot.verify.reference.interpreter import evaluate
 from ingot.verify.reference.perturbed import run_perturbed
 
@@ -60,9 +61,46 @@ def verify_artefact(pte: bytes, evidence: Evidence, batches: Iterable[tuple[torc
     # With state the batches are a sequence: each starts from the state that the previous one left.
     artefact, references = run_undecoded(pte, evidence, chosen), References(evidence, chosen)
     outputs = references.judge(artefact)
+    notes = references.notes
+    if all(o.problem is None for o in outputs):
+        outputs, more = _at_other_sizes(pte, evidence, chosen[0], outputs)
+        notes += more
     passed = all(o.problem is None for o in outputs)
     culprit = None if passed else describe_largest_drop(evidence.program, evidence.quantized, chosen)
-    return Check(evidence.target.runner.executed_on(), len(chosen), outputs, passed, culprit, notes=references.notes)
+    return Check(evidence.target.runner.executed_on(), len(chosen), outputs, passed, culprit, notes=notes)
+
+
+def _at_other_sizes(
+    pte: bytes, evidence: Evidence, batch: tuple[torch.Tensor, ...], outputs: tuple[OutputCheck, ...]
+) -> tuple[tuple[OutputCheck, ...], tuple[str, ...]]:
+    """Outputs with a problem where artefact and quantized graph disagree at a size that no batch had.
+
+    The inputs are made, so their distance to the float model is not judged.
+    """
+    if evidence.program.dynamic_shapes is None or evidence.program.state:
+        return outputs, ()
+    runnable, notes = _runnable(evidence.program, sized_batches(evidence.program, batch))
+    for each in runnable:
+        found = References(evidence, [each.batch]).judge(run_undecoded(pte, evidence, [each.batch]))
+        bad = {o.name: f"at sizes {each.text}: {o.problem}" for o in found if o.disagrees}
+        outputs = tuple(replace(o, problem=bad[o.name], disagrees=True) if o.name in bad else o for o in outputs)
+        if bad:
+            return outputs, notes
+    sizes = "; ".join(each.text for each in runnable)
+    return outputs, (*notes, f"also executed at the sizes {sizes}: equal to the quantized graph")
+
+
+def _runnable(program: Program, sized: list[Sized]) -> tuple[list[Sized], tuple[str, ...]]:
+    """Those that the float model takes: a size of one input may be a value of another."""
+    kept, notes = list[Sized](), list[str]()
+    for each in sized:
+        try:
+            run_graph(program.reference, [each.batch], {})
+        except Exception as e:  # whatever the model raises
+            notes.append(f"not executed at the sizes {each.text}: the float model fails there: {first_sentence(e)}")
+        else:
+            kept.append(each)
+    return kept, tuple(notes)
 
 
 class References:

@@ -10,7 +10,8 @@ from torch.fx import Node
 
 from ingot.capture.op_semantics import operands
 from ingot.capture.op_semantics.weighted_ops import groups_of, weight_axis
-from ingot.core.fx import constant_of, value_of
+from ingot.core.fx import constant_of, has_symbols, value_of
+from ingot.core.symbolic_sizes import same_shape
 from ingot.targets.base import Ability, Kernels
 from ingot.targets.edge_ops import decomposed_ops
 from ingot.targets.host_kernels import runs_on_host, spatial_dims
@@ -96,6 +97,8 @@ def _unsupported_arguments(node: Node, name: str) -> str | None:
     """Constraints that the partitioner checks while lowering, when the plan is already made."""
     if name == "mean.dim" and not _is_global_average(node):
         return "XNNPACK has an int8 mean only over the last two of four dimensions, with keepdim"
+    if name == "mean.dim" and has_symbols(value_of(node.args[0]).shape):  # type: ignore[arg-type]
+        return "XNNPACK's int8 mean was seen to be wrong with dynamic sizes"
     if node.kwargs.get("alpha", 1) != 1:
         return "XNNPACK adds without alpha"
     return None
@@ -103,7 +106,7 @@ def _unsupported_arguments(node: Node, name: str) -> str | None:
 
 def _is_global_average(node: Node) -> bool:
     x, y = value_of(node.args[0]), value_of(node)  # type: ignore[arg-type]
-    return x.dim() == 4 and y.dim() == 4 and tuple(y.shape[2:]) == (1, 1) and x.shape[:2] == y.shape[:2]
+    return x.dim() == 4 and y.dim() == 4 and same_shape(y.shape, (*x.shape[:2], 1, 1))
 
 
 def edge_ops(node: Node) -> tuple[str, ...]:

@@ -19,9 +19,11 @@ from ingot.rewrite import (
     pool1d,
     reduce_sum,
     scalar_operands,
+    slice_as_linear,
     slice_scatter,
     softmax,
     softplus,
+    split_dims,
     strided_slice,
     unbatched,
     upsample_bilinear_factors,
@@ -47,6 +49,7 @@ _EARLY = (
     upsample_bilinear_factors, hardsigmoid, softplus, elu, gelu_tanh,
 )  # fmt: skip
 _LATE = (
-    attention, matmul, softmax, layer_norm, mean, reduce_sum, scalar_operands, expand, permute_chains,
+    attention, split_dims, slice_as_linear, matmul, softmax, layer_norm, mean, reduce_sum, scalar_operands, expand,
+    permute_chains,
 )  # fmt: skip
 RULES = (*_MISSING, *(module.RULE for module in (*_EARLY, *_LATE)))
