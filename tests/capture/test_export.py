@@ -87,7 +87,7 @@ def test_a_negative_pad_is_a_slice(amounts: list[int], value: float) -> None:
     amounts, x = amounts[: len(amounts) // 2 * 2], torch.randn(5, 6, 5)
     program = program_of(lambda x: F.pad(x, amounts, value=value) * 2, x)
     torch.testing.assert_close(program.module(x)[0], F.pad(x, amounts, value=value) * 2)
-    pads = [n.args[1] for n in calls(program.module) if "constant_pad_nd" in str(n.target)]
+    pads: Any = [n.args[1] for n in calls(program.module) if "constant_pad_nd" in str(n.target)]
     assert all(min(p) >= 0 for p in pads), pads
 
 
