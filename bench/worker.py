@@ -29,9 +29,13 @@ def build(name: str, folder: Path) -> dict[str, Any]:
 
 
 def cast(folder: Path, flow: str) -> dict[str, Any]:
+    return cast_entry(zoo.load(folder / "entry.pt"), folder, flow)
+
+
+def cast_entry(entry: zoo.Entry, folder: Path, flow: str) -> dict[str, Any]:
+    """Cast, and leave FOLDER/<flow>.pte."""
     from bench import artefact, stock  # both flows find executorch imported when the clock starts
 
-    entry = zoo.load(folder / "entry.pt")
     started = time.perf_counter()
     pte, facts = stock.cast(entry) if flow == "stock" else _ingot(entry)
     total = time.perf_counter() - started

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
-from torch.fx import GraphModule, Node
+from torch.fx import GraphModule
 
 from ingot.capture.canonicalize.data_movement import CANONICAL_OPS, as_index_select
-from ingot.core.fx import add_constant, call, calls, replace, source_of, value_name, value_of
+from ingot.core.fx import calls, source_of
+from ingot.rewrite.constant_gather import select_by_matmul
 from ingot.targets.arm.ability import ability
 from ingot.targets.arm.device import Device
-
-aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
@@ -31,19 +29,5 @@ class GatherAsLinear:
             found = as_index_select(node)
             if found is not None and not ability(self.device, node).runs:
                 places.append(f"{node.name} ({source_of(node)})")
-                _rewrite(module, node, *found)
+                select_by_matmul(module, node, *found)
         return places
-
-
-def _rewrite(module: GraphModule, node: Node, x: Node, dim: int, index: list[int]) -> None:
-    one_hot = torch.eye(value_of(x).shape[dim], dtype=value_of(x).dtype)[index]
-    weight = add_constant(module, one_hot, f"{node.name}_rows", node)
-    order = [i for i in range(value_of(x).dim()) if i != dim] + [dim]
-    made = call(node, aten.linear.default, _permuted(node, x, order), weight)
-    made = _permuted(node, made, [order.index(i) for i in range(len(order))])
-    made.meta["ingot_value"] = value_name(node)
-    replace(node, made)
-
-
-def _permuted(node: Node, x: Node, order: list[int]) -> Node:
-    return x if order == sorted(order) else call(node, aten.permute.default, x, order)

@@ -16,6 +16,7 @@ from ingot.core.fx import constant_of, fake_mode_of, value_of
 from ingot.targets.base import Ability, Kernels
 from ingot.targets.host_kernels import has_host_kernel, host_refuses, spatial_dims
 from ingot.targets.xnnpack.constraints import unsupported_by_runtime
+from ingot.targets.xnnpack.partitioner_checks import partitioner_refusal
 
 HOST_ONLY: frozenset[str] = frozenset()
 FLOAT = frozenset({"float"})
@@ -97,7 +98,7 @@ def _refused(node: Node, names: tuple[str, ...]) -> str | None:
         return "XNNPACK has 1-d and 2-d convolutions only"
     if names == ("prelu.default",) and value_of(node).dim() != 4:
         return "XNNPACK's passes make prelu channels-last, and only four dimensions can be"
-    return None
+    return _edge_form(node).refusal
 
 
 def _unsupported_arguments(node: Node, name: str) -> str | None:
@@ -114,7 +115,15 @@ def _is_global_average(node: Node) -> bool:
     return x.dim() == 4 and y.dim() == 4 and tuple(y.shape[2:]) == (1, 1) and x.shape[:2] == y.shape[:2]
 
 
-_edge_cache: dict[Any, tuple[Any, ...]] = {}
+@dataclass(frozen=True)
+class _EdgeForm:
+    """The edge ops that a node becomes, and why the partitioner refuses one of them, if it does."""
+
+    overloads: tuple[Any, ...]
+    refusal: str | None
+
+
+_edge_cache: dict[Any, _EdgeForm] = {}
 
 
 def edge_ops(node: Node) -> tuple[str, ...]:
@@ -123,10 +132,21 @@ def edge_ops(node: Node) -> tuple[str, ...]:
 
 
 def _edge_overloads(node: Node) -> tuple[Any, ...]:
+    return _edge_form(node).overloads
+
+
+def _edge_form(node: Node) -> _EdgeForm:
     key = _signature(node)
     if key not in _edge_cache:
-        _edge_cache[key] = _traced_ops(node)
+        parts = _edge_nodes(node)
+        _edge_cache[key] = _EdgeForm(tuple(n.target for n in parts), _partitioner_says(parts))
     return _edge_cache[key]
+
+
+def _partitioner_says(parts: list[Node]) -> str | None:
+    named = [(_configs().get(name), name, n) for n in parts for name in (_edge_name(n.target),)]
+    found = (partitioner_refusal(config, name, n) for config, name, n in named if config is not None)
+    return next((why for why in found if why is not None), None)
 
 
 def _signature(node: Node) -> Any:
@@ -137,15 +157,15 @@ def _signature(node: Node) -> Any:
     return str((node.target, torch.fx.map_arg(node.args, shape), torch.fx.map_arg(node.kwargs, shape)))
 
 
-def _traced_ops(node: Node) -> tuple[Any, ...]:
+def _edge_nodes(node: Node) -> list[Node]:
     if _edge_name(node.target) in _configs():
-        return (node.target,)
+        return [node]
     try:
         graph = _decomposed(node)
     except Exception:  # one op alone may lack context (symbols, effects): assume that it is not decomposed
-        return (node.target,)
+        return [node]
     calls = [n for n in graph.nodes if n.op == "call_function"]
-    return tuple(n.target for n in calls if isinstance(n.target, torch._ops.OpOverload))
+    return [n for n in calls if isinstance(n.target, torch._ops.OpOverload)]
 
 
 def _decomposed(node: Node) -> torch.fx.Graph:

@@ -9,14 +9,19 @@ from torch.fx import Node
 from ingot.rewrite import (
     adaptive_pool,
     attention,
+    avg_pool,
     bilinear,
+    boolean_masks,
     bucketize,
     constant_adds,
     conv3d,
     conv_transpose3d,
+    cumulative_sum,
     elu,
     embedding_bag,
     expand,
+    extrema,
+    group_norm,
     hardsigmoid,
     layer_norm,
     matmul,
@@ -26,8 +31,10 @@ from ingot.rewrite import (
     pool1d,
     pool3d,
     pool_indices,
+    powers,
     prelu,
     reduce_sum,
+    repetition,
     resample,
     round_decimals,
     rrelu,
@@ -40,20 +47,26 @@ from ingot.rewrite import (
     unbatched,
     upsample_bilinear_factors,
     upsample_nearest,
+    windows,
 )
+from ingot.rewrite.constant_gather import ConstantGather
 from ingot.rewrite.torch_decompositions import TorchDecompositions
-from ingot.targets.xnnpack.kernels import runs_somewhere
+from ingot.targets.xnnpack.kernels import XnnpackKernels, runs_somewhere
 
 
 def _runs_nowhere(node: Node) -> bool:
     return not runs_somewhere(node)
 
 
+def _outside(node: Node) -> bool:
+    return not XnnpackKernels().ability(node).runs
+
+
 # What neither XNNPACK nor the runtime has. First: they leave their result in canonical form.
 _MISSING = tuple(
     replace(module.RULE, wanted=_runs_nowhere, required=True)
     for module in (
-        conv3d, conv_transpose3d, adaptive_pool, pool3d, pool_indices, order_statistics, round_decimals, prelu,
+        conv3d, conv_transpose3d, pool3d, pool_indices, order_statistics, round_decimals, prelu,
         embedding_bag, scans, bucketize, resample, bilinear, rrelu,
     )
 )  # fmt: skip
@@ -64,12 +77,21 @@ def _left_to_torch(node: Node) -> bool:
     return _runs_nowhere(node) and reduce_sum.summed_dims(node) is None
 
 
-_BY_TORCH = TorchDecompositions(_left_to_torch, frozenset(op for rule in _MISSING for op in rule.functions))
+# What XNNPACK lacks in this form, and has in another.
+_IN_FLOAT = tuple(
+    replace(module.RULE, wanted=_outside) for module in (adaptive_pool, avg_pool, group_norm, windows, extrema, cumulative_sum, powers)
+)
+_BY_TORCH = TorchDecompositions(_left_to_torch, frozenset(op for r in (*_MISSING, *_IN_FLOAT) for op in r.functions))
 _EARLY = (
     pool1d, unbatched, constant_adds, slice_scatter, strided_slice, upsample_nearest, upsample_bilinear_factors,
     hardsigmoid, softplus, elu,
 )  # fmt: skip
 _LATE = (
-    attention, matmul, softmax, layer_norm, mean, reduce_sum, scalar_operands, expand, permute_chains,
+    matmul, softmax, layer_norm, mean, reduce_sum, scalar_operands, expand, repetition, permute_chains,
 )  # fmt: skip
-RULES = (_BY_TORCH, *_MISSING, *(module.RULE for module in (*_EARLY, *_LATE)))
+_MASKED = (attention, boolean_masks)
+RULES = (
+    _BY_TORCH, *_MISSING, *(module.RULE for module in (*_EARLY, *_MASKED)), *_IN_FLOAT,
+    ConstantGather(_outside),
+    *(module.RULE for module in _LATE),
+)  # fmt: skip
