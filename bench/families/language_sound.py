@@ -171,6 +171,20 @@ def torchaudio_entry(net: str) -> Entry:
     return Entry(liven(model.eval(), batches[:1]), batches[0], batches, "torchaudio")
 
 
+class Layers(nn.Module):
+    """All layers in turn, for inputs of one length: lengths as tensors make shapes depend on data."""
+
+    def __init__(self, layers: nn.ModuleList):
+        super().__init__()
+        self.layers = layers
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.transpose(0, 1)
+        for layer in self.layers:
+            x = layer(x, None)
+        return x.transpose(0, 1)
+
+
 class Leading(nn.Module):
     """The first output, for lengths that are fixed."""
 
@@ -206,9 +220,7 @@ def _log_mel(ta: Any) -> nn.Module:
 
 
 SOUND: dict[str, Callable[[Any], tuple[nn.Module, list[Inputs]]]] = {
-    "conformer": lambda ta: (
-        Leading(ta.models.Conformer(32, 4, 64, 2, 15), torch.tensor([40])), _slow(40, 32),
-    ),
+    "conformer": lambda ta: (Layers(ta.models.Conformer(32, 4, 64, 2, 15).conformer_layers), _slow(40, 32)),
     "conv_tasnet": lambda ta: (
         ta.models.ConvTasNet(
             2, enc_kernel_size=16, enc_num_feats=64, msk_num_feats=32, msk_num_hidden_feats=64, msk_num_layers=3,
@@ -228,9 +240,6 @@ SOUND: dict[str, Callable[[Any], tuple[nn.Module, list[Inputs]]]] = {
             "group_norm", [(32, 10, 5), (32, 3, 2), (32, 3, 2)], False, 64, 0.0, 16, 4, 2, 4, 32, 80, 0.0, 0.0, 128,
             0.0, 0.0, False, 0.0, 30,
         )), _waves(4000),
-    ),
-    "emformer": lambda ta: (
-        Leading(ta.models.Emformer(32, 4, 64, 2, 8, 2, left_context_length=8), torch.tensor([40])), _slow(42, 32),
     ),
     "squim_objective": lambda ta: (Leading(ta.models.squim_objective_base()), _waves(8000)),
     "log_mel": lambda ta: (_log_mel(ta), _waves(8000)),

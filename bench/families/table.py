@@ -60,7 +60,10 @@ def _counts(by_net: dict[str, dict[str, Row]]) -> list[str]:
         found = [verdict(r) for r in rows]
         lines += [f"{flow}: {len(rows)} nets, " + ", ".join(f"{found.count(v)} {v}" for v in sorted(set(found)))]
     ratios = [_planning(f) for f in by_net.values() if _planning(f) is not None]
-    return [*lines, *([f"planning and rewriting / stock's lowering: median {statistics.median(ratios):.2f}"] if ratios else [])]  # type: ignore[type-var]
+    return [
+        *lines,
+        *([f"planning and rewriting / stock's lowering: median {statistics.median(ratios):.2f}"] if ratios else []),
+    ]  # type: ignore[type-var]
 
 
 def _planning(flows: dict[str, Row]) -> float | None:

@@ -16,7 +16,9 @@ from bench.packages import timm_library
 
 FOUND = Path(__file__).with_name("timm_nets.json")
 # Names of sizes that are never a family's smallest: not built where the family has other nets.
-LARGE = re.compile(r"large|huge|giant|gigantic|xlarge|xxl|so\d+m|_base|_[lhg]\d*_|_7b|_[3-9]b\b|101|152|200|269|350|420")
+LARGE = re.compile(
+    r"large|huge|giant|gigantic|xlarge|xxl|so\d+m|_base|_[lhg]\d*_|_7b|_[3-9]b\b|101|152|200|269|350|420"
+)
 
 
 def smallest_nets() -> dict[str, str]:

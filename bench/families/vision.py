@@ -14,7 +14,7 @@ from bench.families.liven import liven
 from bench.families.timm_nets import smallest_nets
 from bench.packages import timm_library, torchvision_models
 
-SIZES = (64, 96, 128, 160, 192, 224, 256, 320)
+SIZES = (96, 128, 160, 192, 224, 256, 320)
 BATCHES = 4
 # What has no family of its own in the registry, and another forward than the smallest net of its module.
 TIMM_MORE = {"mobilenetv4_hybrid": "mobilenetv4_hybrid_medium", "mobilenetv4": "mobilenetv4_conv_small_035"}
@@ -32,7 +32,7 @@ def timm_entry(net: str) -> Entry:
     """At the least size that both the constructor and a forward pass take."""
     create = timm_library().create_model
     options = next(o for o in SHALLOW if _constructs(net, o))
-    if _constructs(net, {**options, "img_size": SIZES[2]}):
+    if _constructs(net, {**options, "img_size": SIZES[1]}):
         made = ((_tried(lambda s=size: create(net, img_size=s, **options).eval(), size), size) for size in SIZES)
     else:
         model = create(net, **options).eval()

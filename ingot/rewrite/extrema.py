@@ -1,9 +1,12 @@
-"""amax(x, dims), max(x, dim).values -> max_pool2d over x as [1, others, dims, 1]; amin(x) -> -amax(-x)"""
+"""amax(x, dims), max(x, dim).values -> max_pool2d over x as [1, others, dims, 1]; amin(x) -> -amax(-x)
+max_pool2d with steps over elements -> every s-th of max_pool2d; max_pool2d_with_indices, indices unread -> max_pool2d
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -37,6 +40,21 @@ def min_values(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, None
     return amin_by_pooling(x, [dim], keepdim), None
 
 
+def max_pool(
+    x: Tensor, kernel: Dims, stride: Dims = (), padding: Dims = (0,), dilation: Dims = (1,), ceil_mode: bool = False
+) -> Tensor:
+    """XNNPACK steps by a window at most: larger steps are taken afterwards. It has no pool of one element."""
+    sizes, steps = ([*each] * 2 if len(each) == 1 else [*each] for each in (kernel, stride or kernel))
+    if ceil_mode or all(k >= s for k, s in zip(sizes, steps, strict=True)):
+        return aten.max_pool2d(x, kernel, stride, padding, dilation, ceil_mode)
+    y = aten.max_pool2d(x, sizes, [1, 1], padding, dilation) if set(sizes) != {1} else x
+    return y[..., :: steps[0], :: steps[1]]
+
+
+def max_pool_values(x: Tensor, *windows: Any) -> tuple[Tensor, None]:
+    return max_pool(x, *windows), None
+
+
 RULE = Decomposition(
     "extremum-as-max-pool",
     {
@@ -44,6 +62,8 @@ RULE = Decomposition(
         aten.amin.default: amin_by_pooling,
         aten.max.default: amax_by_pooling,
         aten.min.default: amin_by_pooling,
+        aten.max_pool2d.default: max_pool,
+        aten.max_pool2d_with_indices.default: max_pool_values,
         aten.max.dim: max_values,
         aten.min.dim: min_values,
     },

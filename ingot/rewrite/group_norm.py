@@ -1,4 +1,7 @@
-"""group_norm(x, g, w, b) -> layer_norm(x as [n, g, rest]) as x, * w + b for each channel; instance_norm: a channel each"""
+"""group_norm(x, g, w, b) -> layer_norm(x as [n, g, rest]) as x, * w + b for each channel
+
+instance_norm(x) is group_norm with a group for each channel.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def _rewrite(node: Node) -> Node | None:
     if node.target is aten.adaptive_avg_pool2d.default and list(node.args[1]) == [1, 1] and value_of(node).dim() == 4:  # type: ignore[arg-type]
         return call(node, aten.mean.dim, node.args[0], [2, 3], True)
     found = _reduction(node)
-    if found is None:
+    if found is None or _is_read_by_a_mean(node):
         return None
     x, dims = _of_the_mean_before(*found)
     if value_of(x).dim() == 4 and len(dims) == 2:
@@ -45,8 +45,14 @@ def _reduction(node: Any) -> tuple[Node, list[int]] | None:
     return (x, dims) if rank and value_of(x).dtype == torch.float32 else None
 
 
+def _is_read_by_a_mean(node: Node) -> bool:
+    """And by nothing else: that one takes all dimensions."""
+    users = list(node.users)
+    return len(users) == 1 and _reduction(users[0]) is not None
+
+
 def _of_the_mean_before(x: Node, dims: list[int]) -> tuple[Node, list[int]]:
-    """mean(3).mean(2) -> mean((2, 3)). Its own result must not be read elsewhere. After a reshape: already rewritten."""
+    """mean(3).mean(2) -> mean((2, 3)), if nothing else reads the first."""
     inner = _reduction(x)
     if inner is None or len(x.users) > 1:
         return x, dims

@@ -1,4 +1,5 @@
-"""softmax(x, d) -> permute(softmax(permute(x), last)); of four dimensions reshape(softmax(reshape(x, [n * c, h, w]), 2))
+"""softmax(x, d) -> permute(softmax(permute(x), last))
+softmax(x, 3) of four dimensions -> reshape(softmax(reshape(x, [n * c, h, w]), 2), [n, c, h, w])
 
 XNNPACK has softmax over the last axis in memory. It keeps the output of a convolution or a pool channels-last: the last
 axis of four dimensions is then the channels. A tensor of three dimensions has only one layout.

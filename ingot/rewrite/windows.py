@@ -40,7 +40,9 @@ def col2im_as_conv(x: Tensor, size: Pair, kernel: Pair, dilation: Pair, padding:
         raise Declined
     channels = x.shape[1] // (kernel[0] * kernel[1])
     weight = _one_hot(kernel, channels, x.dtype)
-    return aten.conv_transpose2d(x.reshape(*x.shape[:2], *counts), weight, None, stride, padding, ends, channels, dilation)
+    return aten.conv_transpose2d(
+        x.reshape(*x.shape[:2], *counts), weight, None, stride, padding, ends, channels, dilation
+    )
 
 
 def _count(size: int, kernel: int, dilation: int, padding: int, stride: int) -> int:

@@ -79,6 +79,12 @@ def test_identities_are_removed(noop: Any) -> None:
     assert ops(program_of(lambda x: noop(x) * 2, X)) == ["mul.Tensor"]
 
 
+@pytest.mark.parametrize("bounding", [lambda x: x.clamp(min=torch.finfo(torch.float32).min), torch.nan_to_num])
+def test_what_changes_infinities_only_is_no_identity(bounding: Any) -> None:
+    infinite = torch.full_like(X, -torch.inf)
+    assert torch.isfinite(program_of(lambda x: bounding(x) * 0.5, X).module(infinite)[0]).all()
+
+
 def test_roll_is_a_cat_of_two_slices() -> None:
     forward = lambda x: torch.roll(x, 2, 1)
     program = program_of(forward, X)

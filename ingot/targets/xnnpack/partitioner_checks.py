@@ -11,7 +11,6 @@ from torch.fx import Graph, Node, map_arg
 
 from ingot.core.fx import value_of
 
-
 # What they check are strides, and those of a captured value are not those of the lowered one.
 _LAYOUT_COPIES = ("clone.default", "_clone_dim_order.default", "_to_dim_order_copy.default")
 

@@ -13,6 +13,7 @@ from ingot.rewrite import (
     bilinear,
     boolean_masks,
     bucketize,
+    complex_pairs,
     constant_adds,
     conv3d,
     conv_transpose3d,
@@ -36,6 +37,7 @@ from ingot.rewrite import (
     reduce_sum,
     repetition,
     resample,
+    rms_norm,
     round_decimals,
     rrelu,
     scalar_operands,
@@ -64,9 +66,9 @@ def _outside(node: Node) -> bool:
 
 # What neither XNNPACK nor the runtime has. First: they leave their result in canonical form.
 _MISSING = tuple(
-    replace(module.RULE, wanted=_runs_nowhere, required=True)
+    replace(module.RULE, wanted=_outside if module is adaptive_pool else _runs_nowhere, required=True)
     for module in (
-        conv3d, conv_transpose3d, pool3d, pool_indices, order_statistics, round_decimals, prelu,
+        conv3d, conv_transpose3d, adaptive_pool, pool3d, pool_indices, order_statistics, round_decimals, prelu,
         embedding_bag, scans, bucketize, resample, bilinear, rrelu,
     )
 )  # fmt: skip
@@ -79,19 +81,18 @@ def _left_to_torch(node: Node) -> bool:
 
 # What XNNPACK lacks in this form, and has in another.
 _IN_FLOAT = tuple(
-    replace(module.RULE, wanted=_outside) for module in (adaptive_pool, avg_pool, group_norm, windows, extrema, cumulative_sum, powers)
+    replace(module.RULE, wanted=_outside) for module in (avg_pool, group_norm, windows, extrema, cumulative_sum, powers)
 )
 _BY_TORCH = TorchDecompositions(_left_to_torch, frozenset(op for r in (*_MISSING, *_IN_FLOAT) for op in r.functions))
 _EARLY = (
-    pool1d, unbatched, constant_adds, slice_scatter, strided_slice, upsample_nearest, upsample_bilinear_factors,
+    pool1d, unbatched, constant_adds, slice_scatter, upsample_nearest, upsample_bilinear_factors,
     hardsigmoid, softplus, elu,
 )  # fmt: skip
 _LATE = (
-    matmul, softmax, layer_norm, mean, reduce_sum, scalar_operands, expand, repetition, permute_chains,
+    strided_slice, matmul, softmax, layer_norm, rms_norm, mean, reduce_sum, scalar_operands, expand, repetition,
 )  # fmt: skip
 _MASKED = (attention, boolean_masks)
 RULES = (
-    _BY_TORCH, *_MISSING, *(module.RULE for module in (*_EARLY, *_MASKED)), *_IN_FLOAT,
-    ConstantGather(_outside),
-    *(module.RULE for module in _LATE),
+    complex_pairs.RULE, _BY_TORCH, *_MISSING, *(module.RULE for module in (*_EARLY, *_MASKED)), *_IN_FLOAT,
+    *(module.RULE for module in _LATE), ConstantGather(_outside), permute_chains.RULE,
 )  # fmt: skip
