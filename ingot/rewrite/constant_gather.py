@@ -44,7 +44,7 @@ class ConstantGather:
     def apply(self, module: GraphModule) -> list[str]:
         places = []
         for node in [n for n in calls(module) if n.target not in CANONICAL_OPS]:
-            new = _gathered(module, node) if self.wanted(node) else None
+            new = gathered(module, node) if self.wanted(node) else None
             if new is not None:
                 places.append(f"{node.name} ({source_of(node)})")
                 new.meta["ingot_value"] = value_name(node)
@@ -52,7 +52,8 @@ class ConstantGather:
         return places
 
 
-def _gathered(module: GraphModule, node: Node) -> Node | None:
+def gathered(module: GraphModule, node: Node) -> Node | None:
+    """The op as products and slices; None if it is no gather with a constant index."""
     if node.target is aten.index.Tensor and sum(i is not None for i in node.args[1]) > 1:  # type: ignore[union-attr]
         return _gathered_from_grid(module, node)
     found = as_index_select(node)
@@ -142,12 +143,6 @@ def _segment(module: GraphModule, node: Node, x: Node, dim: int, part: list[int]
     low, high = min(part), max(part) + 1
     inside = call(node, aten.slice.Tensor, x, dim, low, high) if high - low < value_of(x).shape[dim] else x
     return inside if _in_order(part) else _product(module, node, inside, dim, [i - low for i in part])
-
-
-def select_by_matmul(module: GraphModule, node: Node, x: Node, dim: int, index: list[int]) -> None:
-    made = _product(module, node, x, dim, index)
-    made.meta["ingot_value"] = value_name(node)
-    replace(node, made)
 
 
 def _product(module: GraphModule, node: Node, x: Node, dim: int, index: list[int]) -> Node:

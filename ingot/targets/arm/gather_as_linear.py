@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from torch.fx import GraphModule
+import torch
+from torch.fx import GraphModule, Node
 
 from ingot.capture.canonicalize.data_movement import CANONICAL_OPS, as_index_select
-from ingot.core.fx import calls, source_of
-from ingot.rewrite.constant_gather import select_by_matmul
+from ingot.core.fx import calls, replace, source_of, value_name
+from ingot.rewrite.constant_gather import gathered, index_grid
 from ingot.targets.arm.ability import ability
 from ingot.targets.arm.device import Device
+
+aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
@@ -26,8 +29,14 @@ class GatherAsLinear:
     def apply(self, module: GraphModule) -> list[str]:
         places = []
         for node in [n for n in calls(module) if n.target not in CANONICAL_OPS]:
-            found = as_index_select(node)
-            if found is not None and not ability(self.device, node).runs:
+            new = None if not _is_gather(node) or ability(self.device, node).runs else gathered(module, node)
+            if new is not None:
                 places.append(f"{node.name} ({source_of(node)})")
-                select_by_matmul(module, node, *found)
+                new.meta["ingot_value"] = value_name(node)
+                replace(node, new)
         return places
+
+
+def _is_gather(node: Node) -> bool:
+    """Asked first: queries to the device are slow."""
+    return as_index_select(node) is not None or (node.target is aten.index.Tensor and index_grid(node) is not None)

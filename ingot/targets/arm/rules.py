@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ingot.rewrite import log_softmax, pool3d, upsample_bilinear_factors, vector_norm
+from ingot.rewrite import complex_pairs, log_softmax, pool3d, upsample_bilinear_factors, vector_norm
 from ingot.targets.arm.decompositions import ArmDecompositions
 from ingot.targets.arm.device import Device
 from ingot.targets.arm.gather_as_linear import GatherAsLinear
@@ -11,5 +11,5 @@ from ingot.targets.base import RewriteRule
 
 
 def arm_rules(device: Device) -> tuple[RewriteRule, ...]:
-    early = (pool3d.RULE, vector_norm.RULE, log_softmax.RULE, upsample_bilinear_factors.RULE)
+    early = (complex_pairs.RULE, pool3d.RULE, vector_norm.RULE, log_softmax.RULE, upsample_bilinear_factors.RULE)
     return (*early, GatherAsLinear(device), ArmDecompositions(device), WhereAsMulAdd(device))
