@@ -25,7 +25,12 @@ def timm_families() -> dict[str, str]:
 
 
 # Fewer blocks of each kind, where the constructor takes one of these: the ops are the same. Odd blocks may differ.
-SHALLOW = ({"depth": 2}, *({"depths": (2, 1, 2, 1)[:n]} for n in (4, 3)), *({"layers": (1,) * n} for n in (4, 3)), {})
+SHALLOW: tuple[dict[str, Any], ...] = (
+    {"depth": 2},
+    *({"depths": (2, 1, 2, 1)[:n]} for n in (4, 3)),
+    *({"layers": (1,) * n} for n in (4, 3)),
+    {},
+)
 
 
 def timm_entry(net: str) -> Entry:

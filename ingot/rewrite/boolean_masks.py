@@ -104,11 +104,20 @@ def _is_safe(value: Any) -> bool:
         constant = constant_of(node)
         if constant is not None and constant.is_floating_point() and not bool(torch.isfinite(constant).all()):
             return constant.numel() == 1 and node is value
-        if node.op == "call_function" and packet_name(node) in _UNSAFE:
+        if node.op == "call_function" and packet_name(node) in _UNSAFE and not _divides_by_constant(node):
             return False
         if torch.Tag.pointwise in getattr(node.target, "tags", ()) or moves_elements(node):
             queue += node.all_input_nodes
     return True
+
+
+def _divides_by_constant(node: Node) -> bool:
+    """Other than zero: as scores are scaled."""
+    if packet_name(node) != "div":
+        return False
+    divisor: Any = node.args[1]
+    tensor = constant_of(divisor) if isinstance(divisor, Node) else torch.as_tensor(divisor)
+    return tensor is not None and bool((tensor != 0).all())
 
 
 RULE = BooleanMasks()

@@ -118,6 +118,7 @@ CASES = {
     "where": ("booleans-as-float", lambda x: torch.where(x > 0.3, x * 2, -1.0), (X3,), ()),
     "masked by a comparison": ("booleans-as-float", lambda x, y: x.masked_fill((x <= y) & ~(y == 0), 7.0), (X3, X3.round()), ()),
     "mask from integers": ("booleans-as-float", lambda x, m: x * (m[:, None, :] != 0).expand(2, 6, 4).float(), (X3, (torch.rand(2, 4) > 0.5).long()), ()),
+    "scores masked by -inf": ("booleans-as-float", lambda q, m: ((q @ q.mT) / 3).masked_fill(m[:, None, None] == 0, -torch.inf).softmax(-1), (Q, torch.tensor([[1, 1, 0, 1, 0]] * 2)), ()),
     "any and all": ("booleans-as-float", lambda x: x * (x > 0).any(1, keepdim=True) + (x < 2).all(-1, keepdim=True).float(), (X3,), ()),
     "hard sigmoid": ("hardsigmoid-decomposed", lambda x: F.hardsigmoid(x * 4), (X4,), ()),
     "elu": ("elu-decomposed", lambda x: F.elu(x * 3, 2.0), (X3,), ()),
