@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ingot.core.fx import constant_of, value_of
+from ingot.core.fx import add_constant, constant_of, value_of
 from ingot.rewrite.rule import in_float
 
 aten = torch.ops.aten

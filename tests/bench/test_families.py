@@ -51,6 +51,9 @@ def test_a_second_run_does_what_is_missing_and_what_is_asked_for_again(tmp_path:
 def test_the_table_has_a_line_per_net_and_the_ops_that_are_left() -> None:
     text = families_table([WHOLE, SPLIT, DEAD, {"id": "timm/c", "flow": "ingot", "skipped": "no inputs"}])
     line = next(t for t in text.splitlines() if t.startswith("timm/a"))
-    assert "7 / 1" in line and "9 / 1" in line
-    assert "ingot: 2 nets, 1 dies, 1 whole" in text and "stock: 1 nets, 1 split" in text
-    assert "not built: timm/c: no inputs" in text and "1 embedding: timm/a" in text
+    assert "7 / 1" in line
+    assert "9 / 1" in line
+    assert "ingot: 2 nets, 1 dies, 1 whole" in text
+    assert "stock: 1 nets, 1 split" in text
+    assert "not built: timm/c: no inputs" in text
+    assert "1 embedding: timm/a" in text
