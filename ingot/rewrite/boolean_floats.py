@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch.fx import Graph, Node
 
-from ingot.capture.op_semantics import Kind, effect_of
 from ingot.core.fx import add_constant, constant_of, value_of
 from ingot.rewrite.decomposition import has_static_shapes
 from ingot.rewrite.rule import in_float
+from ingot.rewrite.trial_moves import moves_by_trial
 
 aten = torch.ops.aten
 REASON = "part of a mask: zeros and ones in float"
@@ -114,8 +114,8 @@ def moves_elements(node: Node) -> bool:
         return False
     if packet_name(node) in ("expand", "reshape", "permute", "unsqueeze", "slice", "cat", "squeeze", "view", "clone"):
         return True
-    effect = effect_of(node, constant_of) if len(_carried(node)) == 1 else None
-    return effect is not None and effect.kind is Kind.MOVES and not effect.constants
+    carried = _carried(node)
+    return len(carried) == 1 and has_static_shapes(carried[0]) and moves_by_trial(node, carried[0])
 
 
 def _carried(node: Node) -> list[Node]:

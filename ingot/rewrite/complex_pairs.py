@@ -13,7 +13,6 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.capture.op_semantics import Kind, effect_of
 from ingot.core.fx import calls, constant_of, replace, source_of, value_name, value_of
 from ingot.rewrite.complex_transforms import (
     Pair,
@@ -24,6 +23,7 @@ from ingot.rewrite.complex_transforms import (
     spectral_op,
 )
 from ingot.rewrite.decomposition import canonicalize_again, has_static_shapes
+from ingot.rewrite.trial_moves import moves_by_trial
 
 aten = torch.ops.aten
 
@@ -114,7 +114,7 @@ def _made(node: Node) -> Pair | None:
 def _moved(node: Node) -> Pair | None:
     """reshape, permute, slice, select …: both parts alike."""
     sources = node.all_input_nodes
-    if len(sources) != 1 or not _is_complex(sources[0]) or effect_of(node).kind is not Kind.MOVES:
+    if len(sources) != 1 or not _is_complex(sources[0]) or not moves_by_trial(node, sources[0]):
         return None
     pair = _pair(sources[0])
     if pair is None:

@@ -8,7 +8,7 @@ from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from ingot.capture.op_semantics import effect_of, operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
-from ingot.core.fx import calls, constant_of, has_symbols, is_float, replace, value_of
+from ingot.core.fx import calls, constant_of, is_float, replace, value_of
 
 
 def remove_identities(module: GraphModule) -> int:
@@ -38,7 +38,7 @@ def _remove_identity(node: Node) -> bool:
     if not effect.identity:
         return False
     source = operands(node)[effect.carriers[0]]
-    if _is_returned(node, source) or not _same_dtype_and_shape(source, node) or not _keeps_infinities(node, source):
+    if _is_returned(node, source) or not _same_dtype_and_shape(source, node):
         return False
     replace(node, source)
     return True
@@ -50,21 +50,6 @@ def _same_dtype_and_shape(a: Node, b: Node) -> bool:
     if not isinstance(x, torch.Tensor) or x.dtype != y.dtype or x.dim() != y.dim():
         return False
     return all(guard_or_false(i == j) for i, j in zip(x.shape, y.shape, strict=True))
-
-
-def _keeps_infinities(node: Node, source: Node) -> bool:
-    """A probe has finite numbers only: clamp(x, lowest float) and nan_to_num change none of them."""
-    val = value_of(source)
-    if node.all_input_nodes != [source] or has_symbols(val.shape):
-        return True
-    x = torch.full(tuple(val.shape), torch.inf, dtype=val.dtype)
-    return all(torch.equal(_applied(node, source, v), v) for v in (x, -x))
-
-
-def _applied(node: Node, source: Node, x: torch.Tensor) -> torch.Tensor:
-    args, kwargs = torch.fx.map_arg((node.args, node.kwargs), {source: x}.get)
-    out: torch.Tensor = node.target(*args, **kwargs)  # type: ignore[operator]
-    return out
 
 
 def _is_returned(node: Node, source: Node) -> bool:
