@@ -29,7 +29,12 @@ def power(x: Tensor, exponent: float) -> Tensor:
     made = whole if root is None else root if whole is None else whole * root
     if made is None:
         return aten.ones_like(x)
-    return made if exponent > 0 else 1.0 / made
+    return made if exponent > 0 else reciprocal(made)
+
+
+def reciprocal(x: Tensor) -> Tensor:
+    """Backends divide tensors."""
+    return aten.div(torch.ones([1] * x.dim(), dtype=x.dtype), x)
 
 
 def _product(x: Tensor, times: int) -> Tensor:
@@ -40,15 +45,15 @@ def _product(x: Tensor, times: int) -> Tensor:
 
 def erf(x: Tensor) -> Tensor:
     size = aten.abs(x)
-    t = 1.0 / (size * _ERF_P + 1.0)
+    t = reciprocal(size * _ERF_P + 1.0)
     total = t * _ERF[0]
     for factor in _ERF[1:]:
         total = (total + factor) * t
-    return aten.clamp(x * _LARGE, -1.0, 1.0) * (1.0 - total * aten.exp(-(x * x)))
+    return aten.clamp(x * _LARGE, -1.0, 1.0) * (-(total * aten.exp(-(x * x))) + 1.0)
 
 
 RULE = Decomposition(
     "power-as-products",
-    {aten.pow.Tensor_Scalar: power, aten.erf.default: erf},
+    {aten.pow.Tensor_Scalar: power, aten.reciprocal.default: reciprocal, aten.erf.default: erf},
     "part of a power or an error function: it needs float",
 )

@@ -33,6 +33,7 @@ from ingot.rewrite import (
     rrelu,
     scans,
     unbatched,
+    variance,
     windows,
 )
 from ingot.rewrite.decomposition import Declined
@@ -41,7 +42,7 @@ aten = torch.ops.aten
 MODULES = (
     conv3d, conv_transpose3d, adaptive_pool, pool1d, pool3d, pool_indices, order_statistics, round_decimals, prelu,
     embedding_bag, scans, bucketize, unbatched, resample, bilinear, rrelu,
-    avg_pool, group_norm, extrema, cumulative_sum, powers, windows,
+    avg_pool, group_norm, extrema, cumulative_sum, powers, windows, variance,
 )  # fmt: skip
 
 
@@ -164,6 +165,17 @@ def a_reduction(draw: random.Random) -> Any:
     return (x, draw.sample(range(-x.dim(), 0), draw.randint(0, x.dim())), draw.random() < 0.5), {}
 
 
+def a_variance(draw: random.Random) -> Any:
+    x = noise(draw, *(draw.randint(2, 5) for _ in range(draw.randint(1, 4))))
+    dims = draw.sample(range(-x.dim(), 0), draw.randint(0, x.dim())) or None
+    return (x, dims), {"correction": draw.choice((None, 0, 1)), "keepdim": draw.random() < 0.5}
+
+
+def an_unbiased_variance(draw: random.Random) -> Any:
+    (x, dims), _ = a_variance(draw)
+    return (x, dims, draw.random() < 0.5, draw.random() < 0.5), {}
+
+
 def a_group_norm(draw: random.Random) -> Any:
     groups = draw.randint(1, 3)
     channels = groups * draw.randint(1, 3)
@@ -255,6 +267,12 @@ DRAW: dict[Any, Any] = {
         for rank in (1, 2, 3)
     },
     aten._adaptive_avg_pool2d.default: partial(an_adaptive_pool, rank=2),
+    aten.var.correction: a_variance,
+    aten.var.dim: an_unbiased_variance,
+    aten.std.correction: a_variance,
+    aten.std.dim: an_unbiased_variance,
+    aten.var_mean.correction: a_variance,
+    aten.reciprocal.default: lambda draw: ((noise(draw, 3, 4).abs() + 0.1,), {}),
     aten.amax.default: a_reduction,
     aten.amin.default: a_reduction,
     aten.max.default: lambda draw: ((a_value(draw, 1),), {}),

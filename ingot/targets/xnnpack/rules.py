@@ -25,6 +25,7 @@ from ingot.rewrite import (
     group_norm,
     hardsigmoid,
     layer_norm,
+    log_softmax,
     matmul,
     mean,
     order_statistics,
@@ -49,6 +50,7 @@ from ingot.rewrite import (
     unbatched,
     upsample_bilinear_factors,
     upsample_nearest,
+    variance,
     windows,
 )
 from ingot.rewrite.constant_gather import ConstantGather
@@ -81,7 +83,8 @@ def _left_to_torch(node: Node) -> bool:
 
 # What XNNPACK lacks in this form, and has in another.
 _IN_FLOAT = tuple(
-    replace(module.RULE, wanted=_outside) for module in (avg_pool, group_norm, windows, extrema, cumulative_sum, powers)
+    replace(module.RULE, wanted=_outside)
+    for module in (avg_pool, group_norm, variance, windows, extrema, cumulative_sum, powers)
 )
 _BY_TORCH = TorchDecompositions(_left_to_torch, frozenset(op for r in (*_MISSING, *_IN_FLOAT) for op in r.functions))
 _EARLY = (
@@ -91,7 +94,7 @@ _EARLY = (
 _LATE = (
     strided_slice, matmul, softmax, layer_norm, rms_norm, mean, reduce_sum, scalar_operands, expand, repetition,
 )  # fmt: skip
-_MASKED = (attention, boolean_masks)
+_MASKED = (attention, boolean_masks, log_softmax)
 RULES = (
     complex_pairs.RULE, _BY_TORCH, *_MISSING, *(module.RULE for module in (*_EARLY, *_MASKED)), *_IN_FLOAT,
     *(module.RULE for module in _LATE), ConstantGather(_outside), permute_chains.RULE,
