@@ -15,6 +15,7 @@ WHOLE = {
     "delegates": 1,
     "host_ops": 1,
     "host_kinds": {"embedding": 1},
+    "host_integer": 1,
     "sqnr_db": 30.0,
 }
 SPLIT = {
@@ -30,13 +31,13 @@ DEAD = {"id": "timm/b", "flow": "ingot", "error": "still running after 600 s"}
 
 def test_gathers_do_not_split_a_net_and_other_host_ops_do() -> None:
     assert [verdict(WHOLE), verdict(SPLIT), verdict(DEAD)] == ["whole", "split", "dies"]
-    assert verdict({**WHOLE, "host_kinds": {"embedding": 1, "where": 1}}) == "split"
+    assert verdict({**WHOLE, "host_ops": 2}) == "split"
     assert verdict({**WHOLE, "delegates": 2}) == "split"
 
 
 def test_numbers_far_off_are_wrong_though_it_is_one_delegate() -> None:
     assert verdict({**WHOLE, "sqnr_db": -3.0}) == "wrong"
-    assert verdict({**WHOLE, "check_passed": False}) == "wrong"
+    assert verdict({**WHOLE, "disagrees": True}) == "wrong"
 
 
 def test_a_second_run_does_what_is_missing_and_what_is_asked_for_again(tmp_path: Path) -> None:

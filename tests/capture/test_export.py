@@ -79,6 +79,11 @@ def test_identities_are_removed(noop: Any) -> None:
     assert ops(program_of(lambda x: noop(x) * 2, X)) == ["mul.Tensor"]
 
 
+def test_what_absorbs_all_but_infinities_is_no_constant() -> None:
+    lowest = torch.finfo(torch.float32).min
+    assert program_of(lambda x: (x + lowest) * 0.5, X).module(torch.full_like(X, torch.inf))[0].isinf().all()
+
+
 @pytest.mark.parametrize("bounding", [lambda x: x.clamp(min=torch.finfo(torch.float32).min), torch.nan_to_num])
 def test_what_changes_infinities_only_is_no_identity(bounding: Any) -> None:
     infinite = torch.full_like(X, -torch.inf)

@@ -133,9 +133,14 @@ def _keeps_infinities(probe: Probe, fixed: list[torch.Tensor]) -> bool:
 
 
 def _same_for_plain_values(probe: Probe, fixed: list[torch.Tensor], output: torch.Tensor) -> bool:
-    """A norm of order 0 counts what is not zero: constant for random values, which are never zero."""
+    """A norm of order 0 counts what is not zero: constant for random values, which are never zero.
+
+    The lowest float absorbs what is added to it, but infinity; where infinity makes NaN it says nothing.
+    """
     plain = (probe.run([torch.full_like(x, number) for x in fixed]) for number in (0.0, 1.0, -1.0))
-    return all(torch.allclose(p, output, equal_nan=True) for p in plain)
+    infinite = (probe.run([torch.full_like(x, number) for x in fixed]) for number in (torch.inf, -torch.inf))
+    told = (torch.where(out.isnan(), output, out) for out in infinite)
+    return all(torch.allclose(p, output, equal_nan=True) for p in (*plain, *told))
 
 
 def _combine(a: ProbeResult, b: ProbeResult, only_masks: bool) -> ProbeResult:
