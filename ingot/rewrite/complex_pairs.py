@@ -16,11 +16,12 @@ from torch.fx import GraphModule, Node
 from ingot.core.fx import calls, constant_of, replace, source_of, value_name, value_of
 from ingot.rewrite.complex_transforms import (
     Pair,
+    forward_transform,
     inverse_real_transform,
-    real_transform,
     short_time_transform,
     spectral_constant,
     spectral_op,
+    transformed,
 )
 from ingot.rewrite.decomposition import canonicalize_again, has_static_shapes
 from ingot.rewrite.trial_moves import moves_by_trial
@@ -88,6 +89,7 @@ _SINKS: dict[str, Callable[[Node, Node, Node], Node | None]] = {
     "real": lambda node, r, i: r,
     "imag": lambda node, r, i: i,
     "_fft_c2r": inverse_real_transform,
+    "fft_irfft": inverse_real_transform,
 }
 
 
@@ -121,6 +123,14 @@ def _moved(node: Node) -> Pair | None:
         return None
     r, i = (spectral_op(node, node.target, *torch.fx.map_arg(node.args, {sources[0]: x}.get)) for x in pair)
     return r, i
+
+
+def _spectrum(node: Node) -> Pair | None:
+    found = forward_transform(node)
+    if found is None:
+        return None
+    pair = _pair(found.x) if _is_complex(found.x) else (found.x, None)
+    return None if pair is None else transformed(node, found, *pair)
 
 
 def _from_real(node: Node) -> Pair | None:
@@ -176,7 +186,7 @@ def _composed(node: Node) -> Pair | None:
 
 
 _MAKERS: dict[str, Callable[[Node], Pair | None]] = {
-    "stft": short_time_transform, "_fft_r2c": real_transform, "view_as_complex": _from_real, "mul": _product,
+    "stft": short_time_transform, **dict.fromkeys(("fft_fft", "fft_fftn", "fft_rfft", "_fft_r2c", "_fft_c2c"), _spectrum), "view_as_complex": _from_real, "mul": _product,
     "div": _quotient, "add": _sum, "sub": _sum, "conj": _conjugate, "_conj": _conjugate, "complex": _composed,
 }  # fmt: skip
 

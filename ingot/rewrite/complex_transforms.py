@@ -1,11 +1,12 @@
 """Fourier transforms of fixed length as products with constant matrices of cosines and sines.
 
-stft(x, window) -> conv1d(x, windowed cosines), conv1d(x, windowed sines); rfft(x), irfft(r, i) -> linear with the basis
+stft(x, window) -> conv1d(x, windowed cosines), conv1d(x, windowed sines); fft, rfft, irfft -> linear with the basis
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -67,35 +68,71 @@ def _frames(node: Node, x: Node, kernel: torch.Tensor, step: int, shape: list[in
     return made if list(value_of(made).shape) == shape else spectral_op(node, aten.reshape.default, made, shape)
 
 
-def real_transform(node: Node) -> Pair | None:
-    """rfft along the last axis: two linears."""
-    given: tuple[Any, ...] = node.args
-    x, dims, norm, *rest = given
-    size = value_of(x).shape[-1]
-    scale = _scale(norm, size)
-    if not _is_last(dims, x) or scale is None or value_of(x).dtype != torch.float32:
+@dataclass(frozen=True)
+class Transform:
+    """A Fourier transform: its operand, along which dimensions, how scaled, and whether half of the bins is enough."""
+
+    x: Any
+    dims: list[int]
+    norm: Any
+    half: bool = False
+
+
+def forward_transform(node: Node) -> Transform | None:
+    """fft, fftn, rfft without padding, and what they decompose to."""
+    given: tuple[Any, ...] = (*node.args, None, None, None)
+    x, rank = node.args[0], value_of(node.args[0]).dim()  # type: ignore[arg-type]
+    name = node.target.overloadpacket.__name__  # type: ignore[union-attr]
+    if name == "_fft_r2c":
+        return Transform(x, [d % rank for d in given[1]], given[2], bool(given[3]))
+    if name == "_fft_c2c":
+        return Transform(x, [d % rank for d in given[1]], given[2]) if given[3] else None
+    if given[1] is not None:  # another size: padded or cut
         return None
-    bins = size // 2 + 1 if not rest or rest[0] else size
-    cosines, sines = (m * scale for m in _basis(bins, size))
-    r, i = (spectral_op(node, aten.linear.default, x, spectral_constant(node, m, "dft")) for m in (cosines, sines))
-    return r, i
+    if name == "fft_fftn":
+        return Transform(x, [d % rank for d in (given[2] or range(rank))], given[3])
+    return Transform(x, [(-1 if given[2] is None else given[2]) % rank], given[3], name == "fft_rfft")
+
+
+def transformed(node: Node, found: Transform, r: Node, i: Node | None) -> Pair | None:
+    """One dimension after the other; of a real value both parts are sums of its elements alone."""
+    for dim in reversed(found.dims):  # the last one first: rfft halves it while the value is real
+        size = value_of(r).shape[dim]
+        scale = _scale(found.norm, size)
+        if scale is None:
+            return None
+        bins = size // 2 + 1 if found.half and dim == found.dims[-1] else size
+        cosines, sines = (spectral_constant(node, m * scale, "dft") for m in _basis(bins, size))
+        rc, rs = (_along(node, r, dim, m) for m in (cosines, sines))
+        if i is None:
+            r, i = rc, rs
+            continue
+        ic, is_ = (_along(node, i, dim, m) for m in (cosines, sines))
+        r, i = spectral_op(node, aten.sub.Tensor, rc, is_), spectral_op(node, aten.add.Tensor, rs, ic)
+    return None if i is None else (r, i)
+
+
+def _along(node: Node, x: Node, dim: int, matrix: Node) -> Node:
+    rank = value_of(x).dim()
+    order = [*(d for d in range(rank) if d != dim), dim]
+    turned = x if dim == rank - 1 else spectral_op(node, aten.permute.default, x, order)
+    made = spectral_op(node, aten.linear.default, turned, matrix)
+    back = [order.index(d) for d in range(rank)]
+    return made if dim == rank - 1 else spectral_op(node, aten.permute.default, made, back)
 
 
 def _scale(norm: Any, size: int) -> float | None:
-    """By torch's numbers for norms: none, by the root of the size, by the size."""
-    return {0: 1.0, 1: 1 / math.sqrt(size), 2: 1 / size}.get(norm)
-
-
-def _is_last(dims: Any, x: Any) -> bool:
-    return list(dims) in ([-1], [value_of(x).dim() - 1])
+    """By torch's names and numbers: none, by the root of the size, by the size."""
+    plain, root = (0, None, "backward"), (1, "ortho")
+    return (
+        1.0 if norm in plain else 1 / math.sqrt(size) if norm in root else 1 / size if norm in (2, "forward") else None
+    )
 
 
 def inverse_real_transform(node: Node, r: Node, i: Node) -> Node | None:
     """irfft: a sum of cosines and sines, each frequency counted twice but the first and the middle one."""
-    given: tuple[Any, ...] = node.args
-    _, dims, norm, size = given
-    scale = _scale(norm, size)
-    if not _is_last(dims, r) or scale is None:
+    size, scale = _inverse_size(node, value_of(r))
+    if scale is None:
         return None
     bins, times = torch.arange(value_of(r).shape[-1]), torch.arange(size)
     angles = 2 * math.pi * times[:, None].double() * bins / size
@@ -103,3 +140,15 @@ def inverse_real_transform(node: Node, r: Node, i: Node) -> Node | None:
     parts = [(r, angles.cos() * weight), (i, -angles.sin() * weight)]
     sums = [spectral_op(node, aten.linear.default, x, spectral_constant(node, m, "inverse_dft")) for x, m in parts]
     return spectral_op(node, aten.add.Tensor, *sums)
+
+
+def _inverse_size(node: Node, val: torch.Tensor) -> tuple[int, float | None]:
+    """Of the result, and its scale: None if it is not along the last dimension."""
+    given: tuple[Any, ...] = (*node.args, None, None, None)
+    if node.target.overloadpacket.__name__ == "_fft_c2r":  # type: ignore[union-attr]
+        dims, norm, size = given[1:4]
+    else:
+        size, dims = given[1] or 2 * (val.shape[-1] - 1), [-1 if given[2] is None else given[2]]
+        norm = {None: 2, "backward": 2, "forward": 0, "ortho": 1}.get(given[3])
+    fits = [d % val.dim() for d in dims] == [val.dim() - 1] and size // 2 + 1 == val.shape[-1]
+    return size, _scale(norm, size) if fits and norm is not None else None
