@@ -186,8 +186,14 @@ def _composed(node: Node) -> Pair | None:
 
 
 _MAKERS: dict[str, Callable[[Node], Pair | None]] = {
-    "stft": short_time_transform, **dict.fromkeys(("fft_fft", "fft_fftn", "fft_rfft", "_fft_r2c", "_fft_c2c"), _spectrum), "view_as_complex": _from_real, "mul": _product,
-    "div": _quotient, "add": _sum, "sub": _sum, "conj": _conjugate, "_conj": _conjugate, "complex": _composed,
-}  # fmt: skip
+    "stft": short_time_transform,
+    **dict.fromkeys(("fft_fft", "fft_fftn", "fft_rfft", "_fft_r2c", "_fft_c2c"), _spectrum),
+    "view_as_complex": _from_real,
+    "complex": _composed,
+    "mul": _product,
+    "div": _quotient,
+    **dict.fromkeys(("add", "sub"), _sum),
+    **dict.fromkeys(("conj", "_conj"), _conjugate),
+}
 
 RULE = ComplexPairs()

@@ -123,10 +123,8 @@ def _along(node: Node, x: Node, dim: int, matrix: Node) -> Node:
 
 def _scale(norm: Any, size: int) -> float | None:
     """By torch's names and numbers: none, by the root of the size, by the size."""
-    plain, root = (0, None, "backward"), (1, "ortho")
-    return (
-        1.0 if norm in plain else 1 / math.sqrt(size) if norm in root else 1 / size if norm in (2, "forward") else None
-    )
+    names = {None: 0, "backward": 0, "ortho": 1, "forward": 2}
+    return {0: 1.0, 1: 1 / math.sqrt(size), 2: 1 / size}.get(names.get(norm, norm))
 
 
 def inverse_real_transform(node: Node, r: Node, i: Node) -> Node | None:
