@@ -58,24 +58,44 @@ def _auto() -> Any:
     return modeling_auto
 
 
+# Sizes that depend on others in some configurations: tried without them, then with the number of layers alone.
+LAYERS = {k: v for k, v in SMALL.items() if "layers" in k}
+COUNTS = {k: v for k, v in SMALL.items() if "dim" not in k and "size" not in k} | {"vocab_size": VOCABULARY}
+
+
 def transformers_entry(net: str) -> Entry:
+    """As small as runs."""
     task, kind = net.split("/")
-    hf = transformers()
     names = getattr(_auto(), TASKS[task])[kind]
-    config = small(hf.AutoConfig.for_model(kind))
-    model = getattr(hf, names if isinstance(names, str) else names[0])(config).eval()
+    failures = list[Exception]()
+    for sizes in (SMALL, COUNTS, LAYERS):
+        try:
+            return _small_entry(names if isinstance(names, str) else names[0], kind, sizes)
+        except Exception as e:  # configurations do not say which sizes fit together
+            failures.append(e)
+    raise failures[0]
+
+
+def _small_entry(name: str, kind: str, sizes: dict[str, Any]) -> Entry:
+    hf = transformers()
+    config = small(hf.AutoConfig.for_model(kind), sizes)
+    model = getattr(hf, name)(config).eval()
     batches = inputs_for(model, config)
-    wrapped = liven(Named(model, list(batches[0])), [tuple(batches[0].values())])
+    net = Named(model, list(batches[0]))
     made: list[Inputs] = [tuple(b.values()) for b in batches]
-    return Entry(wrapped, made[0], made, type(model).__name__)
+    with torch.no_grad():
+        net(*made[0])
+    return Entry(liven(net, made[:1]), made[0], made, name)
 
 
-def small(config: Any) -> Any:
-    for name, value in SMALL.items():
-        if isinstance(getattr(config, name, None), int | list | tuple) and not isinstance(value, bool):
+def small(config: Any, sizes: dict[str, Any]) -> Any:
+    for name, value in sizes.items():
+        if isinstance(getattr(config, name, None), int | list | tuple):
             _set(config, name, value)
+    for name in getattr(config, "sub_configs", {}):
+        if getattr(config, name, None) is not None:
+            small(getattr(config, name), sizes)
     config.use_cache = False
-    config.torchscript = False
     if getattr(config, "use_timm_backbone", False):
         config.use_pretrained_backbone = False
     return config
