@@ -68,15 +68,7 @@ def facts(graph_module: torch.fx.GraphModule) -> dict[str, Any]:
         "delegated_ops": sum(_ops_inside(graph_module, n) for n in delegates),
         "host_ops": len(host),
         "host_kinds": _count(_name(n) for n in host),
-        "host_integer": sum(map(_has_integers, host)),
     }
-
-
-def _has_integers(node: torch.fx.Node) -> bool:
-    """Reads or gives a tensor that is not float: indices, masks. Quantized values are no such."""
-    values = [n.meta.get("val") for n in (node, *node.all_input_nodes)]
-    plain = {torch.int64, torch.int32, torch.bool}
-    return "quantize" not in _name(node) and any(isinstance(v, torch.Tensor) and v.dtype in plain for v in values)
 
 
 def _is_io_conversion(node: torch.fx.Node) -> bool:

@@ -46,11 +46,6 @@ def cast_entry(entry: zoo.Entry, folder: Path, flow: str, recipe: dict[str, Any]
     return {**facts, **artefact.instructions(path), "bytes": len(pte), **seconds}
 
 
-def _has_integers(op: Any) -> bool:
-    """The partitioner refuses it for its dtype, or it looks something up."""
-    return "dtype" in op.reason or op.op.split(".")[0] in ("embedding", "index", "gather", "index_select")
-
-
 def _ingot(entry: zoo.Entry, recipe: dict[str, Any] | None) -> tuple[bytes, dict[str, Any]]:
     import ingot
 
@@ -67,7 +62,6 @@ def _ingot(entry: zoo.Entry, recipe: dict[str, Any] | None) -> tuple[bytes, dict
         "delegated_ops": sum(d.ops for d in casting.delegates),
         "host_ops": len(casting.host_ops),
         "host_kinds": kinds,
-        "host_integer": sum(_has_integers(op) for op in casting.host_ops),
         "host_reasons": [f"{op.op} ({op.source}): {op.reason}" for op in casting.host_ops],
         "disagrees": any(o.disagrees for o in check.outputs) if check else None,
         "timings": dict(casting.timings),
