@@ -1,5 +1,7 @@
 """A process that casts and saves is killed at random moments: every file is whole, and no process or folder stays.
 
+What a killed save leaves hidden beside the files goes with the next save.
+
 Two castings are saved in turn over the same files. Where a kill leaves files of both in one folder, `Casting.load` has
 to refuse it. Children are forked, since imports take longer than a cast.
 """
@@ -38,6 +40,7 @@ def kills(number: int, seed: int = 0) -> int:
             after = rng.uniform(0, SAVING_SECONDS) if n % 2 else rng.uniform(0, seconds)
             _kill_one(root, after, saving=bool(n % 2))
             problems += [f"kill {n}, {after:.2f} s after the {('start', 'cast')[n % 2]}: {p}" for p in _problems(root)]
+        problems += _left_hidden(root)
     print("\n".join(problems) or f"{number} kills, half of them within a cast of {seconds:.1f} s: every file is whole")
     return 1 if problems else 0
 
@@ -48,6 +51,20 @@ def _seconds_of_a_cast(root: Path) -> float:
     if not (root / "saved" / "folder" / "casting.json").exists():
         raise RuntimeError("nothing was saved: kills would show nothing")
     return time.monotonic() - start - 2 * SAVING_SECONDS
+
+
+def _left_hidden(root: Path) -> list[str]:
+    """After one more save, which nothing kills."""
+    before = len(_hidden(root))
+    child = os.fork()
+    if not child:
+        _run_child(lambda: _cast_and_save(root, rounds=1))
+    os.waitpid(child, 0)
+    return [f"of {before} partial files {p.name} is still there" for p in _hidden(root)]
+
+
+def _hidden(root: Path) -> list[Path]:
+    return list((root / "saved").rglob(".*"))
 
 
 def _kill_one(root: Path, after: float, saving: bool) -> None:
@@ -74,7 +91,8 @@ def _run_child(work: Callable[[], object]) -> None:
         os._exit(1)
 
 
-def _cast_and_save(root: Path, ready: int) -> None:
+def _cast_and_save(root: Path, ready: int | None = None, rounds: int | None = None) -> None:
+    """Until it is killed, or as many rounds of saves."""
     import torch
 
     import ingot
@@ -85,8 +103,9 @@ def _cast_and_save(root: Path, ready: int) -> None:
     os.environ["TMPDIR"] = tempfile.tempdir = str(temporary)
     torch.set_num_threads(1)
     both = [ingot.cast(sample_net(), (X,), target="xnnpack", calibration=[(X * scale,)]) for scale in (1.0, 3.0)]
-    os.write(ready, b"ready\n")
-    for number in count():
+    if ready is not None:
+        os.write(ready, b"ready\n")
+    for number in count() if rounds is None else range(rounds):
         casting = both[number % 2]
         casting.save(saved / "model.pte")
         casting.save_folder(saved / "folder")

@@ -15,6 +15,7 @@ from torch import nn
 
 import ingot
 
+HAS_GGUF = find_spec("gguf") is not None
 X = torch.linspace(-1, 1, 1 * 3 * 6 * 6).reshape(1, 3, 6, 6)
 RECIPE = """range = "percentile:99.9"
 verify_batches = 2
@@ -65,6 +66,8 @@ def make_samples(root: Path) -> None:
         Image.fromarray(pixels).save(folder / f"a.{suffix}")
     _make_decoder(casting.save_folder(root / "decoder", evidence=False))
     _make_checkpoint(root / "checkpoint")
+    if HAS_GGUF:
+        _make_gguf(root / "gguf" / "net.gguf")
 
 
 def _make_checkpoint(folder: Path) -> None:
@@ -79,6 +82,46 @@ def _make_checkpoint(folder: Path) -> None:
     made = Tokenizer(models.WordLevel({chr(97 + i): i for i in range(26)} | {"<unk>": 26}, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Whitespace()
     transformers.PreTrainedTokenizerFast(tokenizer_object=made, unk_token="<unk>").save_pretrained(folder)
+
+
+def _make_gguf(file: Path) -> None:
+    """The smallest Llama, with its tokenizer."""
+    import gguf
+
+    file.parent.mkdir(parents=True)
+    out = gguf.GGUFWriter(str(file), "llama")
+    out.add_block_count(1)
+    out.add_context_length(32)
+    out.add_embedding_length(16)
+    out.add_feed_forward_length(32)
+    out.add_head_count(2)
+    out.add_head_count_kv(1)
+    out.add_layer_norm_rms_eps(1e-5)
+    out.add_rope_dimension_count(8)
+    out.add_vocab_size(32)
+    _add_gguf_tokenizer(out)
+    for name, shape in GGUF_TENSORS.items():
+        out.add_tensor(f"{name}.weight", np.linspace(-1, 1, int(np.prod(shape)), dtype=np.float32).reshape(shape))
+    out.write_header_to_file()
+    out.write_kv_data_to_file()
+    out.write_tensors_to_file()
+    out.close()
+
+
+def _add_gguf_tokenizer(out: Any) -> None:
+    out.add_tokenizer_model("gpt2")
+    out.add_token_list([*(chr(97 + i) for i in range(26)), "ab", "<s>", "</s>", "<unk>", "x1", "x2"])
+    out.add_token_types([1] * 32)
+    out.add_token_merges(["a b"])
+    out.add_bos_token_id(27)
+    out.add_eos_token_id(28)
+
+
+GGUF_TENSORS = {
+    "token_embd": (32, 16), "output": (32, 16), "output_norm": (16,), "blk.0.attn_norm": (16,), "blk.0.ffn_norm": (16,),
+    "blk.0.attn_q": (16, 16), "blk.0.attn_k": (8, 16), "blk.0.attn_v": (8, 16), "blk.0.attn_output": (16, 16),
+    "blk.0.ffn_gate": (32, 16), "blk.0.ffn_up": (32, 16), "blk.0.ffn_down": (16, 32),
+}  # fmt: skip
 
 
 def _make_decoder(folder: Path) -> None:
@@ -173,6 +216,10 @@ def _checkpoint(folder: Path) -> None:
     Decoder(found.model, 8)
 
 
+def _gguf(folder: Path) -> None:
+    _checkpoint(folder / "net.gguf")
+
+
 def _tokenizer(folder: Path) -> None:
     from ingot.cli.llm_commands import _tokenizer_of
 
@@ -205,9 +252,10 @@ KINDS: dict[str, FileKind] = {
     "config.json": FileKind("checkpoint", "config.json", _checkpoint),
     "tokenizer.json": FileKind("checkpoint", "tokenizer.json", _checkpoint),
     "tokenizer": FileKind("checkpoint", "tokenizer.json", _tokenizer),
+    **({"gguf": FileKind("gguf", "net.gguf", _gguf)} if HAS_GGUF else {}),
 }
 
 
 def missing_kinds() -> dict[str, str]:
     """Kinds that are left out here, and what to install."""
-    return {} if find_spec("gguf") else {"gguf": "pip install 'gguf>=0.17' 'accelerate>=1'"}
+    return {} if HAS_GGUF else {"gguf": "pip install 'gguf>=0.17' 'accelerate>=1'"}

@@ -11,7 +11,7 @@ import torch
 from torch.export import ExportedProgram
 
 from ingot.calibrate.held_out import LEAST_BATCHES, CheckData, Split, validation_data
-from ingot.calibrate.recorder import record_module, record_rewritten_values
+from ingot.calibrate.recorder import record_module
 from ingot.calibrate.statistics import Ranges
 from ingot.capture.export import Program, capture_program, restore_state
 from ingot.capture.inputs import Batch, Inputs, call_of, own_batches
@@ -20,22 +20,18 @@ from ingot.core.artefact import Check
 from ingot.core.progress import Reporter, Silent, Steps
 from ingot.core.torch_modes import in_neutral_modes
 from ingot.errors import IngotError, InputError, PlanError
+from ingot.goal.cast_to_goal import cast_to_goal
+from ingot.goal.goal import Goal, goals_from
+from ingot.goal.measure import GoalMeasure
 from ingot.patches.program_caches import releases_programs
 from ingot.patches.version_errors import explains_version_errors
-from ingot.plan.estimator_search import CANDIDATE_ESTIMATORS, best_plan
 from ingot.plan.plan_data import Plan
-from ingot.plan.simulated_quantization import can_simulate
-from ingot.plan.solve import solve, solve_each, unquantized
-from ingot.plan.validate import validate, with_bias_qparams
-from ingot.quantize.memory_format import channels_last_names, with_channels_last_inputs
-from ingot.quantize.pt2e import quantize
 from ingot.quantize.qat import Training, prepare_qat
 from ingot.result.casting import Casting
-from ingot.result.lower_and_verify import QuantizedProgram, check_of, judged, localized, lowered, run_and_compare
-from ingot.result.recovery.recover import lowered_and_checked
+from ingot.result.lower_and_verify import check_of, localized, lowered, run_and_compare
+from ingot.result.plan_for_target import must_match, plan_for_target, quantize_by_plan, recipe_of_plan
+from ingot.result.target_cast import TargetCast
 from ingot.rewrite.apply import rewrite_for
-from ingot.targets.barred import Bar, host_bars, with_bars
-from ingot.targets.base import Target
 from ingot.targets.registry import Availability, available_targets, find_target
 from ingot.verify.localize.finding import Finding
 from ingot.verify.minify.reducer import Reduction, reduce_model
@@ -68,6 +64,7 @@ def cast(
     recipe: RecipeLike = None,
     dynamic_shapes: DynamicShapes = None,
     weights: WeightsLike = None,
+    goal: Goal | Sequence[Goal] | None = None,
     on_mismatch: OnMismatch = "raise",
     progress: Reporter | None = None,
 ) -> Casting: ...
@@ -84,6 +81,7 @@ def cast(
     recipe: RecipeLike = None,
     dynamic_shapes: DynamicShapes = None,
     weights: WeightsLike = None,
+    goal: Goal | Sequence[Goal] | None = None,
     on_mismatch: OnMismatch = "raise",
     progress: Reporter | None = None,
 ) -> dict[str, Casting]: ...
@@ -100,6 +98,7 @@ def cast(
     recipe: RecipeLike = None,
     dynamic_shapes: DynamicShapes = None,
     weights: WeightsLike = None,
+    goal: Goal | Sequence[Goal] | None = None,
     on_mismatch: OnMismatch = "raise",
     progress: Reporter | None = None,
 ) -> Casting | dict[str, Casting]:
@@ -110,10 +109,12 @@ def cast(
     of keyword arguments (a DataLoader of dicts), or `ingot.Inputs`. The artefact is verified on all of `validation`.
     Without it, a quarter of 16 or more calibration batches is not recorded and verifies; with fewer, those that were
     recorded do. `check.judged_on` says which. `example_inputs` may be left out for an ExportedProgram. `weights` asks
-    for a weight-only or dynamic-activation scheme such as "8da4w".
+    for a weight-only or dynamic-activation scheme such as "8da4w". With a `goal` the quickest plan that meets it is
+    searched; where none does, GoalError has the nearest.
     """
     names = [target] if isinstance(target, str) else list(target)
     _check_arguments(names, calibration, weights, on_mismatch)
+    goals = _goals(goal, weights)
     settings, steps = recipe_from(recipe), Steps(progress or Silent())
     for found in (find_target(name, settings.options, settings.extra_backends) for name in names):
         if weights is not None:
@@ -121,7 +122,7 @@ def cast(
     model_facts = (model, example_inputs, dynamic_shapes)
     data = (() if calibration is None else calibration, validation)
     if weights is None:
-        made = _cast_static(model_facts, names, data, settings, on_mismatch, steps)
+        made = _cast_static(model_facts, names, data, settings, on_mismatch, steps, goals)
     else:
         made = _cast_weight_only(model_facts, names, data, settings, weights, on_mismatch, steps)
     return made[names[0]] if isinstance(target, str) else made
@@ -132,8 +133,9 @@ Data = tuple[Iterable[Batch], Iterable[Batch] | None]  # calibration, validation
 
 
 def _cast_static(
-    model_facts: ModelFacts, names: list[str], data: Data, recipe: Recipe, on_mismatch: OnMismatch, steps: Steps
-) -> dict[str, Casting]:
+    model_facts: ModelFacts, names: list[str], data: Data, recipe: Recipe, on_mismatch: OnMismatch, steps: Steps,
+    goals: tuple[Goal, ...] = (),
+) -> dict[str, Casting]:  # fmt: skip
     """One calibration run for all targets."""
     model, example_inputs, dynamic_shapes = model_facts
     with steps("capture"):
@@ -143,7 +145,21 @@ def _cast_static(
         ranges = record(program, calibration, on_batch=lambda n: tick(n, None))
     checked = validation or split.data
     program = replace(program, notes=(*program.notes, *_unsplit_note(program, split, validation)))
-    return _for_each(names, lambda name: _cast_for(name, program, ranges, recipe, checked, steps.fork(), on_mismatch))
+    measure = GoalMeasure.of(program, goals) if goals else None
+
+    def make(name: str) -> Casting:
+        work = TargetCast(name, program, ranges, recipe, checked, steps.fork(), on_mismatch)
+        return work.casting() if measure is None else cast_to_goal(work, measure)
+
+    return _for_each(names, make)
+
+
+def _goals(goal: Goal | Sequence[Goal] | None, weights: WeightsLike) -> tuple[Goal, ...]:
+    goals = goals_from(goal)
+    if goals and weights is not None:
+        what, hint = "a goal searches over activations and weights", "leave weights out, or the goal"
+        raise InputError(what, why="weights= asks for one scheme for the whole model", hint=hint)
+    return goals
 
 
 def _split(program: Program, data: Data, recipe: Recipe) -> tuple[Iterator[Batch], Split, CheckData | None]:
@@ -176,19 +192,6 @@ def _for_each(names: list[str], make: Callable[[str], Casting]) -> dict[str, Cas
         error.castings, error.failures = made, failed
         raise error
     return made
-
-
-def _cast_for(
-    target: str, program: Program, ranges: Ranges, recipe: Recipe, data: CheckData, steps: Steps,
-    on_mismatch: OnMismatch,
-) -> Casting:  # fmt: skip
-    def make(settings: Recipe, bars: tuple[Bar, ...]) -> QuantizedProgram:
-        with steps("plan"):
-            made = _plan(program, ranges, target, settings, bars)
-        return _quantized(program, made, settings, steps)
-
-    casting, check = lowered_and_checked(make, recipe, data.batches, steps, on_mismatch)
-    return judged(casting, check, data, steps, on_mismatch, ranges)
 
 
 def _cast_weight_only(
@@ -241,53 +244,16 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: RecipeLike = 
     """Solve for the quantization of every value on `target`, with reasons."""
     if ranges.fingerprint != program.fingerprint:
         raise PlanError("these ranges were recorded on another program", hint="record this program first")
-    return _plan(program, ranges, target, recipe_from(recipe))
-
-
-def _plan(program: Program, ranges: Ranges, target: str, settings: Recipe, bars: tuple[Bar, ...] = ()) -> Plan:
-    backend = find_target(target, settings.options, settings.extra_backends)
-    _refuse_unplannable(program, backend, settings)
-    form = rewrite_for(program, backend, settings)
-    barred = with_bars(backend, (*bars, *host_bars(settings.host_ops, form.program.module)))
-    made = _planned(form.program, ranges, barred, form.rewrites, settings)
-    images = channels_last_names(settings.channels_last, form.program.module)
-    return replace(made, channels_last=images, integer_io=settings.integer_io, settings=settings.remembered)
-
-
-def _refuse_unplannable(program: Program, target: Target, recipe: Recipe) -> None:
-    if target.lowering.static_shapes and program.dynamic_shapes is not None:
-        why = f"{target.name} compiles for fixed shapes, and these were declared dynamic"
-        hint = "leave dynamic_shapes out: the program is then made for the shapes of the example"
-        raise PlanError("dynamic shapes cannot be cast for this target", why=why, hint=hint)
-    if recipe.quantize and not target.numerics.formats:
-        hint = "weights='4w' (or another scheme that it offers), or quantize = false in a recipe"
-        what = f"{target.name} is not offered with integer activations"
-        raise PlanError(what, why="none were seen to be right here", hint=hint)
-
-
-def _planned(form: Program, ranges: Ranges, target: Target, rewrites: tuple[str, ...], recipe: Recipe) -> Plan:
-    """Every range estimator is tried on some batches, unless the recipe names one or the program has state."""
-    module, state = form.module, form.state
-    if not recipe.quantize:
-        return unquantized(module, target, form.fingerprint, rewrites)
-    if not target.numerics.runs_float:
-        ranges = record_rewritten_values(module, ranges, lambda: restore_state(module, state))
-    facts = (module, ranges, target, form.fingerprint, rewrites, recipe)
-    if state or not can_simulate(module, ranges.cached_batches):
-        return solve(*facts)
-    estimators = CANDIDATE_ESTIMATORS if recipe.range == "auto" else (recipe.range,)
-    plans = dict(zip(estimators, solve_each(*facts, estimators), strict=True))
-    with torch.no_grad():
-        return best_plan(plans, module, ranges.cached_batches, correct_biases=recipe.correct_biases)
+    return plan_for_target(program, ranges, target, recipe_from(recipe))
 
 
 @_verb
 def train(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Training:
     """The plan as fake quantizers: a module to train, then `lower(*training.finish())`."""
-    settings = _for_plan(plan, recipe)
+    settings = recipe_of_plan(plan, recipe)
     target = find_target(plan.target, settings.options, settings.extra_backends)
     form = rewrite_for(program, target, settings).program
-    _must_match(plan, form)
+    must_match(plan, form)
     return prepare_qat(form, plan, target)
 
 
@@ -295,33 +261,7 @@ def train(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Trainin
 def lower(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Casting:
     """Replay the plan and lower it for its target. Not yet executed: `verify` does that."""
     steps = Steps(Silent())
-    return lowered(_quantized(program, plan, _for_plan(plan, recipe), steps), steps)
-
-
-def _quantized(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> QuantizedProgram:
-    main = find_target(plan.target, recipe.options, recipe.extra_backends)
-    form = rewrite_for(program, main, recipe).program
-    _must_match(plan, form)
-    target = with_bars(main, host_bars(recipe.host_ops, form.module))
-    validate(plan, form.module, target)
-    plan, form = with_bias_qparams(plan, form.module), with_channels_last_inputs(form, plan.channels_last)
-    with steps("quantize"):
-        quantized = quantize(form.module, plan, float_bias=target.numerics.bias == "float")
-    return QuantizedProgram(program, form, quantized, plan, target, recipe)
-
-
-def _for_plan(plan: Plan, recipe: RecipeLike) -> Recipe:
-    """The recipe that is given, or what the plan keeps of its own."""
-    remembered = {k: v for k, v in plan.settings.items() if k != "weights"}
-    return recipe_from(remembered if recipe is None else recipe)
-
-
-def _must_match(plan: Plan, program: Program) -> None:
-    if "weights" in plan.settings:
-        why = f"its weights are {plan.settings['weights']}, and a plan does not hold the data they are rounded with"
-        raise PlanError("this plan cannot be lowered again", why=why, hint="cast the model again with weights=…")
-    if plan.fingerprint != program.fingerprint:
-        raise PlanError("this plan was made for another program", hint="plan this program first")
+    return lowered(quantize_by_plan(program, plan, recipe_of_plan(plan, recipe), steps), steps)
 
 
 @_verb

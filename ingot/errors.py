@@ -58,6 +58,10 @@ class ArtefactError(IngotError):
     """A program file could not be loaded, run, or written."""
 
 
+class NoRuntimeError(ArtefactError):
+    """What executes programs here does not start: no program is at fault."""
+
+
 class NoKernelError(LowerError, ArtefactError):
     """Neither a backend nor the host can run an op."""
 
@@ -83,6 +87,14 @@ class MismatchError(IngotError):
     ):
         super().__init__(what, where=where, why=why, hint=hint)
         self.check = check
+
+
+class GoalError(IngotError):
+    """No plan meets the goal; `casting` is the nearest one."""
+
+    def __init__(self, what: str, *, casting: Any = None, why: str | None = None, hint: str | None = None):
+        super().__init__(what, why=why, hint=hint)
+        self.casting = casting
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

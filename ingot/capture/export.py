@@ -28,7 +28,7 @@ from ingot.core.host_memory import evict_pages, gc_paused
 from ingot.core.torch_modes import callers_dtype
 from ingot.errors import CaptureError, InputError, first_sentence
 from ingot.patches.decompose import decompose_per_op
-from ingot.patches.speed_contexts import lazy_codegen, short_provenance
+from ingot.patches.speed_contexts import fast_export, lazy_codegen
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +198,7 @@ def _eval_mode(model: torch.nn.Module) -> Iterator[None]:
 def _functional(exported: ExportedProgram) -> ExportedProgram:
     """In-place code, views' aliases and no_grad regions go; conv, linear, softmax and the like stay whole."""
     try:
-        with short_provenance():
+        with fast_export():
             hidden = composite_ops.decompositions(exported.graph)
             program, done = _decomposed(exported, hidden), set(hidden)
             while hidden := {o: how for o, how in composite_ops.decompositions(program.graph).items() if o not in done}:

@@ -48,14 +48,14 @@ def given(options: argparse.Namespace) -> Given:
         loaded = replace(loaded, dynamic_shapes=dynamic_shapes(options.dynamic_shapes, loaded.input_names))
     other = getattr(options, "validation", None)
     _refuse_unused_scaling(options, other)
-    chosen = _data(options, loaded, options.calibrate)
+    chosen = named_data(options, loaded, options.calibrate)
     batches = loaded.calibration if chosen is None else chosen
-    validation = _data(options, loaded, other)
+    validation = named_data(options, loaded, other)
     example: Batch | None = loaded.example_inputs
     if example is None:
         first = next(iter(batches), None) if batches is not None else None
         if first is None:
-            hint = "let build() return (model, example_inputs), or give --calibrate"
+            hint = f"let build() return (model, example_inputs), or give {options.data_option}"
             raise InputError("no example inputs", why="the model is exported on them", hint=hint)
         example = first
     return Given(loaded, example, batches, validation)
@@ -67,13 +67,14 @@ def _refuse_unused_scaling(options: argparse.Namespace, validation: str | None) 
         return
     sources = [s for s in (options.calibrate, validation) if s is not None]
     if not sources:
-        raise InputError("--mean and --std are for --calibrate IMAGES", hint="--calibrate photos/")
+        data = options.data_option
+        raise InputError(f"--mean and --std are for {data} IMAGES", hint=f"{data} photos/")
     if not any(Path(s).is_dir() for s in sources):
         why = f"{' and '.join(sources)}: no folder"
         raise InputError("mean and std are for a folder of images", why=why, hint="normalize the arrays")
 
 
-def _data(options: argparse.Namespace, loaded: LoadedModel, source: str | None) -> Iterable[Batch] | None:
+def named_data(options: argparse.Namespace, loaded: LoadedModel, source: str | None) -> Iterable[Batch] | None:
     """Images are scaled with mean and std; arrays beside them are not images."""
     if source is None:
         return None

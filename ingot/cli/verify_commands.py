@@ -51,17 +51,19 @@ def _again(options: argparse.Namespace, folder: Path, progress: Progress) -> tup
         why = (
             f"its weights are {plan.settings['weights']}, and they are rounded with data: the model does not give them"
         )
-        hint = f"ingot verify {folder} --calibrate DATA"
+        hint = f"ingot verify {folder} --data DATA"
         raise InputError("this artefact is verified with its folder alone", why=why, hint=hint)
+    if data.batches is None:
+        raise InputError("no data to verify on", hint="--data data.npz, or let build() return some")
     with progress.step("capture"):
         program = api.capture(data.loaded.model, data.example, dynamic_shapes=data.loaded.dynamic_shapes)
     with progress.step("lower"):
-        return api.lower(program, plan, recipe=saved_recipe(folder)), data.calibration
+        return api.lower(program, plan, recipe=saved_recipe(folder)), data.batches
 
 
 def _from_folder(options: argparse.Namespace, folder: Path) -> tuple[Casting, Iterable[Batch]]:
     if options.calibrate is None:
-        raise InputError("no data to verify on", hint="--calibrate data.npz, or name the model too")
+        raise InputError("no data to verify on", hint="--data data.npz, or name the model too")
     casting = Casting.load(folder)
     program = casting.needed_evidence.program
     how: dict[str, Any] = {"mean": options.mean, "std": options.std, "fixed_shapes": program.dynamic_shapes is None}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
-from uuid import uuid4
 
+from ingot.core.partial_files import partial_file, partial_folder
 from ingot.errors import ArtefactError
 
 
@@ -20,21 +18,19 @@ def atomic_write(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     target = Path(path)
     if target.exists() and not target.is_file():
         raise ArtefactError(f"could not write {target}", why="the path is not a regular file", hint="name a file")
-    temp, created = None, [p for p in target.parents if not p.exists()]
+    created = [p for p in target.parents if not p.exists()]
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        temp = target.parent / f".{target.name}.{uuid4().hex}"
-        with temp.open("xb") as f:  # with the permissions of any new file; a private temporary file has others
-            _keep_mode(temp, target)
-            yield f
-        os.replace(temp, target)
+        with partial_file(target) as temp:
+            with temp.open("wb") as f:
+                _keep_mode(temp, target)
+                yield f
+            os.replace(temp, target)
     except OSError as e:
         raise ArtefactError(
             f"could not write {target}", why=str(e), hint="free some space or choose another folder"
         ) from e
     finally:
-        if temp is not None:
-            temp.unlink(missing_ok=True)
         for folder in created:
             with suppress(OSError):  # not empty: the file was written
                 folder.rmdir()
@@ -69,8 +65,7 @@ def nearest_folder(folder: Path) -> Path:
 
 
 def _stage(folder: Path, files: Mapping[str, bytes], undo: ExitStack) -> Path:
-    temp = Path(tempfile.mkdtemp(dir=nearest_folder(folder), prefix=f".{folder.name}."))
-    undo.callback(shutil.rmtree, temp, ignore_errors=True)
+    temp = undo.enter_context(partial_folder(folder, nearest_folder(folder)))
     for name, content in files.items():
         (temp / name).write_bytes(content)
     return temp
@@ -89,7 +84,7 @@ def _move(temp: Path, folder: Path) -> None:
     """A new folder at once; else file by file, since it may hold other people's files; our own stale page goes."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     if not folder.exists():
-        temp.chmod(0o777 & ~_umask())  # mkdtemp made it private
+        temp.chmod(0o777 & ~_umask())  # it was made private
         return os.replace(temp, folder)
     names = sorted(p.name for p in temp.iterdir())
     for name in names:

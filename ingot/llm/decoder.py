@@ -40,7 +40,7 @@ class Decoder(nn.Module):
         self._tables = dict[str, str]()  # our attribute, by the path of the module that it replaces
         for path in dict.fromkeys(c.path for c in layout.positions):
             # The attribute's name is part of plan fingerprints and reports.
-            self._tables[path] = f"places_{len(self._tables)}" if self._tables else "places"
+            self._tables[path] = f"position_table_{len(self._tables)}"
             calls = [c for c in layout.positions if c.path == path]
             setattr(self, self._tables[path], PositionTable(model, calls, context))
 

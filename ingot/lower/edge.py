@@ -21,8 +21,8 @@ from ingot.core.versions import install_line
 from ingot.errors import IngotError, LowerError, first_sentence
 from ingot.lower.bounded_inputs import memory_planning_pass
 from ingot.lower.export_quantized import backend_copy, export_quantized
-from ingot.lower.host_kernels import no_kernel_error
 from ingot.lower.host_layouts import make_host_ops_contiguous
+from ingot.lower.no_kernel_error import no_kernel_error
 from ingot.lower.opaque_ops import opaque_ops, restore_edge_ops
 from ingot.lower.partition_report import (
     collect_refusals,

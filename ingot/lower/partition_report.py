@@ -127,7 +127,8 @@ def _is_boundary_quantize(node: Node) -> bool:
 def _host_op(node: Node, target: Target, reasons: dict[str, str]) -> HostOp:
     op = _op_name(node)
     barred = (target.lowering.barred.get(str(name)) for name in barred_as(node, target.lowering.barred))
-    reason = next(barred, None) or reasons.get(node.name) or _default_reason(node, op, target)
+    reason = layout_copy_reason(node) or next(barred, None) or reasons.get(node.name)
+    reason = reason or _default_reason(node, op, target)
     if node.meta.get(EXTRA_BACKEND_OP):
         owners = " or ".join(b.name for b in target.lowering.extra_backends)
         reason = f"{owners} owns it, and its partitioner refused it"
@@ -135,6 +136,18 @@ def _host_op(node: Node, target: Target, reasons: dict[str, str]) -> HostOp:
         op.split(".")[0], "rewrite it with ops that the backend has, or accept the delegate boundary"
     )
     return HostOp(op, node.name, source_of(node), reason, hint)
+
+
+def layout_copy_reason(node: Node) -> str | None:
+    """For a copy that lowering inserted, and no op of the program: from which memory format to which, and for whom."""
+    if "dim_order_ops" not in str(node.target) or not node.all_input_nodes:
+        return None
+    source = node.all_input_nodes[0]
+    before, after = (layout_of(n.meta.get("val")).replace("_", "-") for n in (source, node))
+    if before == after or marked_value(node) not in (None, marked_value(source)):
+        return None
+    readers = ", ".join("the output" if u.op == "output" else u.name for u in node.users)
+    return f"a layout copy: {source.name} is {before}, and {readers} reads it {after}"
 
 
 def barred_as(node: Node, barred: Container[str]) -> list[str]:

@@ -9,11 +9,14 @@ from __future__ import annotations
 import functools
 import linecache
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
+
+from ingot.patches.version_gate import patch_for_good
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -23,6 +26,7 @@ CACHED = (
     "torch.ao.quantization.fx.utils:assert_and_get_unique_device",
     "executorch.exir.backend.utils:is_same_node",  # lowering: nodes of both graphs
 )
+EXPORTER = "torch._dynamo.functional_export"
 SHAPE_ENV = "torch.fx.experimental.symbolic_shapes:ShapeEnv"  # its cached methods keep it, and so its fake tensors
 
 
@@ -31,7 +35,7 @@ def releases_programs(verb: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(verb)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        with _sources_released(), _shape_environments_released():
+        with _sources_released(), _exported_graphs_released(), _shape_environments_released():
             try:
                 return verb(*args, **kwargs)
             finally:
@@ -67,6 +71,32 @@ def _sources_released() -> Iterator[None]:
             linecache.cache.pop(name, None)
 
 
+_verbs_lock, _verbs = threading.Lock(), list[set[str]]()  # of each verb that runs: the graphs that were there before
+
+
+@contextmanager
+def _exported_graphs_released() -> Iterator[None]:
+    """Dynamo makes each graph of a strict export a global of its module: backends export patterns at each lowering.
+
+    The graphs of a verb are deleted when the last verb of all threads ends, since the others may be exporting.
+    """
+    with _verbs_lock:
+        _verbs.append(_exported_graphs())
+    try:
+        yield
+    finally:
+        with _verbs_lock:
+            before = _verbs[0] if len(_verbs) == 1 else None
+            _verbs.pop()
+        for name in _exported_graphs() - before if before is not None else ():
+            vars(sys.modules[EXPORTER]).pop(name, None)
+
+
+def _exported_graphs() -> set[str]:
+    names = list(vars(sys.modules.get(EXPORTER) or object))  # at once: another thread may add to them
+    return {name for name in names if name.startswith("__compiled_fn")}
+
+
 _made: ContextVar[list[Any]] = ContextVar("_made")  # shape environments of the verb that runs, as weak references
 
 
@@ -76,7 +106,7 @@ def _shape_environments_released() -> Iterator[None]:
 
     What is cleared here serves torch.export while it runs, and saves time afterwards.
     """
-    _record_shape_environments()
+    patch_for_good("shape_environments")
     before = _made.set([])
     try:
         yield
@@ -88,13 +118,8 @@ def _shape_environments_released() -> Iterator[None]:
         _made.reset(before)
 
 
-@functools.cache
-def _record_shape_environments() -> None:
-    """For good, since other threads may be in verbs too. Outside of verbs nothing is recorded."""
-    from torch.fx.experimental.symbolic_shapes import ShapeEnv
-
-    kind: Any = ShapeEnv
-    original = kind.__init__
+def noting_environment(original: Any, session: dict[str, Any]) -> Any:
+    """Outside of verbs nothing is noted."""
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -102,4 +127,4 @@ def _record_shape_environments() -> None:
         if (made := _made.get(None)) is not None:
             made.append(weakref.ref(self))
 
-    kind.__init__ = init
+    return init

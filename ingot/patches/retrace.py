@@ -6,6 +6,7 @@ before, or an equal block of the model. `copy_node.py` has what happens to one o
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
@@ -78,6 +79,11 @@ def decompose_listed_ops(original: Any, _session: _Session) -> Callable[..., Any
 
 def never(_original: Any, _session: _Session) -> Callable[..., bool]:
     return lambda *_: False
+
+
+def once(original: Callable[[], None], _session: _Session) -> Callable[[], None]:
+    """Ops that are registered meanwhile are no part of a program that is being exported."""
+    return functools.cache(original)
 
 
 def exir_memoized_fx(_original: Any, session: _Session) -> Callable[..., Any]:

@@ -14,19 +14,24 @@ from ingot.patches.version_gate import patched
 
 @contextmanager
 def fast_lowering() -> Iterator[None]:
-    """Lower without repeating work: see the groups "provenance" and "lowering" of the table."""
-    with patched("provenance"), patched("lowering"):
+    """Lower without repeating work: see the groups "export" and "lowering" of the table."""
+    with patched("export"), patched("lowering"):
         try:
             yield
         finally:
             release_programs()  # before the file is written, which needs memory itself
 
 
-def short_provenance() -> AbstractContextManager[None]:
+def fast_export() -> AbstractContextManager[None]:
     """For torch.export, which needs the generated code of modules: it reads the names of inputs from it."""
-    return patched("provenance")
+    return patched("export")
 
 
 def lazy_codegen() -> AbstractContextManager[None]:
     """For passes of our own: edited graphs get no code. The caller recompiles the result outside."""
     return patched("codegen")
+
+
+def fast_convert() -> AbstractContextManager[None]:
+    """For torchao's convert: see the group "convert" of the table."""
+    return patched("convert")

@@ -1,7 +1,7 @@
 """All patches at a glance: what is replaced in torch and ExecuTorch, by what, and why.
 
-A group is applied as a whole, by the context manager that its comment names. `SPEED` groups only save time and memory:
-the .pte is the same without them. They need the tested versions. All others need only the patched name.
+A group is applied as a whole, by the function that its comment names. `SPEED` groups only save time and memory: the
+.pte is the same without them. They need the tested versions. All others need only the patched name.
 """
 
 from __future__ import annotations
@@ -33,13 +33,20 @@ _RECOMPILE = Patch(
 
 # fmt: off
 PATCHES: dict[str, tuple[Patch, ...]] = {
-    # speed_contexts.short_provenance
-    "provenance": (
+    # speed_contexts.fast_export
+    "export": (
         Patch("torch.fx.traceback:NodeSource", "__init__",
               "retrace:source_without_history", "the history of a node grows with every pass and is copied whole"),
+        Patch("torch._export.utils", "_materialize_cpp_cia_ops",
+              "retrace:once", "looks up all composite ops again for each of some 40 namespaces"),
     ),
     # speed_contexts.lazy_codegen
     "codegen": (_RECOMPILE,),
+    # speed_contexts.fast_convert
+    "convert": (
+        Patch("torchao.quantization.pt2e.quantize_pt2e", "_fold_conv_bn_qat",
+              "pt2e:same_module", "exports patterns of its own training for any batch norm: seconds, and they stay"),
+    ),
     # speed_contexts.fast_lowering
     "lowering": (
         _RECOMPILE,
@@ -115,6 +122,11 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
         Patch("executorch.backends.arm.arm_vela:vela", "main",
               "arm:vela_in_child", "its native compiler may end or stop this process, and its errors are not raised"),
     ),
+    # program_caches.releases_programs: at the first verb and for good, since verbs of other threads overlap
+    "shape_environments": (
+        Patch("torch.fx.experimental.symbolic_shapes:ShapeEnv", "__init__",
+              "program_caches:noting_environment", "keeps itself and a program's fake tensors: Ingot has to empty it"),
+    ),
     # vulkan.vulkan_logging
     "vulkan": (
         Patch(f"{_VULKAN}.vulkan_partitioner:VulkanSupportedOperators", "log_skip",
@@ -123,4 +135,4 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
 }
 # fmt: on
 
-SPEED = frozenset({"provenance", "codegen", "lowering", "xnnpack"})
+SPEED = frozenset({"export", "codegen", "convert", "lowering", "xnnpack"})

@@ -68,6 +68,14 @@ def patched(group: str) -> Iterator[None]:
         yield
 
 
+@cache
+def patch_for_good(group: str) -> None:
+    """Once a process, and never taken back."""
+    with PATCH_LOCK:
+        for one in filter(None, [patch_if_present(p, {}, is_repair=True) for p in PATCHES[group]]):
+            one.__enter__()
+
+
 def patch_if_present(entry: Patch, session: dict[str, Any], *, is_repair: bool = False) -> Any:
     """A context manager that applies the patch; None where its owner or attribute does not exist."""
     try:

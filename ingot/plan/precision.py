@@ -10,19 +10,23 @@ Which precisions an op may run in is in constraints.py; what a recipe demands, i
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
 from torch.fx import Node
 
+from ingot.core.fx import source_of
 from ingot.plan.cost_model import OpCosts
 from ingot.plan.mincut import PairwiseEnergy, minimize
 from ingot.plan.noise_model import quantization_errors
+from ingot.plan.plan_data import Prediction
 from ingot.plan.solver_state import SolverState
 
 MAX_ROUNDS = 6
 NOISE_EPSILON = 1e-12  # noise-to-signal ratio of -120 dB: counts as no noise
+NOISIEST = 5  # ops that a prediction names
 NOISE_FLOOR = 1e-4  # -40 dB, what good int8 nets reach: noise far below it has no value
 
 
@@ -37,6 +41,31 @@ def assign_precisions(state: SolverState) -> None:
     state.total_time, state.total_noise = baseline_time, _total_noise(state, costs)
     for node in options:
         state.reasons[node] = _reason(node, state, costs)
+    state.predicted = _prediction(state, costs)
+
+
+def _prediction(state: SolverState, costs: OpCosts) -> Prediction:
+    noise = {n: _op_noise(n, p, state, costs) for n, p in state.precisions.items()}
+    total = max(state.total_noise, NOISE_EPSILON)
+    noisiest = sorted((n for n, e in noise.items() if e > 0), key=lambda n: -noise[n])[:NOISIEST]
+    return Prediction(
+        time=_estimated_time(state, costs),
+        sqnr_db=-10 * math.log10(total) if state.total_noise > NOISE_EPSILON else None,
+        precisions=dict(Counter(state.precisions.values())),
+        noisiest=tuple(
+            f"{n.name} ({source_of(n)}) in {state.precisions[n]}: {noise[n] / total:.0%} of the noise" for n in noisiest
+        ),
+    )
+
+
+def _estimated_time(state: SolverState, costs: OpCosts) -> float:
+    """Of all ops and of the conversions between their precisions."""
+    ops = sum(costs.time(n, precision) for n, precision in state.precisions.items())
+    read = ((n, i, v) for n in state.precisions for i, v in costs.edges(n) if v in state.precisions)
+    conversions = (
+        costs.conversion_time(v, state.precisions[v], state.precision_at(n, i, state.precisions[n])) for n, i, v in read
+    )
+    return ops + sum(conversions)
 
 
 def _improve(state: SolverState, costs: OpCosts, pair: tuple[str, str], baseline_time: float) -> None:

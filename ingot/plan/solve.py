@@ -67,7 +67,8 @@ def solve_each(
         apply_preferred_zero_points(one)
         align_luts(one)
         align_multipliers(one)
-        yield Plan(target.name, fingerprint, tuple(decisions(one)), rewrites, notes=notes)
+        facts = (target.name, fingerprint, tuple(decisions(one)), rewrites)
+        yield Plan(*facts, notes=notes, range_estimator=estimator, predicted=state.predicted)
 
 
 def unquantized(

@@ -12,6 +12,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.capture.op_semantics import operands
 from ingot.core.fx import constant_of, copy_graph_module, fresh_name, inherited_meta
+from ingot.patches.speed_contexts import fast_convert
 from ingot.plan.plan_data import Decision, Plan, QParams, QuantizationPoint, as_float32
 from ingot.quantize.audit import audit, qdq_chain
 
@@ -30,7 +31,8 @@ def quantize(module: GraphModule, plan: Plan, *, float_bias: bool) -> GraphModul
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torchao warns about its own deprecations
         prepared = prepare_pt2e(work, plan_quantizer(_fixed_spec, plan))
-        converted = convert_pt2e(prepared)
+        with fast_convert():
+            converted = convert_pt2e(prepared)
     _requantize_operands(converted, plan)
     _quantize_outputs(converted, plan)
     audit(converted, module, plan, constants)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,7 +16,7 @@ from ingot.core.artefact import Check
 from ingot.core.progress import Silent, Steps
 from ingot.errors import ArtefactError, IngotError, MismatchError
 from ingot.lower.edge import MAIN_METHOD, lower_graph
-from ingot.lower.host_kernels import no_kernel_error
+from ingot.lower.no_kernel_error import no_kernel_error
 from ingot.plan.plan_data import Plan
 from ingot.result.casting import Casting
 from ingot.targets.base import Target
@@ -54,7 +54,7 @@ def lowered(work: QuantizedProgram, steps: Steps) -> Casting:
     evidence = replace(kept.pop(MAIN_METHOD), others=kept)
     return Casting(
         target.name, done.pte, main.delegates, main.host_ops, main.io, plan, None, dict(steps.seconds),
-        (*work.program.notes, *plan.notes), performance, hosted=main.host_op_values, evidence=evidence,
+        (*work.program.notes, *plan.notes), performance=performance, hosted=main.host_op_values, evidence=evidence,
     )  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def judged(
     casting = replace(casting, evidence=seen)
     done = casting.checked(check, steps.seconds)
     if not check.passed and on_mismatch == "raise":
-        raise _mismatch(done)
+        raise mismatch_error(done)
     return done
 
 
@@ -99,15 +99,18 @@ def check_of(casting: Casting, batches: Iterable[Batch], steps: Steps | None = N
 
 
 def check_and_finding(
-    casting: Casting, batches: Iterable[Batch], steps: Steps | None = None
+    casting: Casting, batches: Iterable[Batch], steps: Steps | None = None, seconds: Callable[[], float] | None = None
 ) -> tuple[Check, Finding | None]:
-    """Also where the error starts, if the artefact disagrees with its own graph."""
+    """Also where the error starts, if the artefact disagrees with its own graph.
+
+    `seconds`: how long the search for it may take, asked when it begins; default: `localize_seconds` of the recipe.
+    """
     chosen = own_batches(batches)
     check = run_and_compare(casting, chosen)
     if check.passed or not disagrees_with_graph(check, casting.needed_evidence.recipe):
         return check, None
     with suppress(Exception):  # the check stands, whatever happens while looking for where the error starts
-        finding = localized(casting, chosen, steps)
+        finding = localized(casting, chosen, steps, None if seconds is None else seconds())
         return replace(check, culprit=finding.culprit or check.culprit), finding
     return check, None
 
@@ -126,11 +129,13 @@ def run_first_batch(casting: Casting, batches: Sequence[Batch]) -> None:
         run_artefact(casting.pte, evidence, [evidence.program.flatten(batches[0])])
 
 
-def localized(casting: Casting, batches: Iterable[Batch], steps: Steps | None = None) -> Finding:
+def localized(
+    casting: Casting, batches: Iterable[Batch], steps: Steps | None = None, seconds: float | None = None
+) -> Finding:
     """Where the error starts, and whose it is."""
     flat = [casting.needed_evidence.program.flatten(b) for b in own_batches(batches)]
     with _naming_kernels(casting), (steps or Steps(Silent()))("localize") as tick:
-        return diagnose(casting, flat, tick)
+        return diagnose(casting, flat, tick, seconds)
 
 
 @contextmanager
@@ -141,7 +146,8 @@ def _naming_kernels(casting: Casting) -> Iterator[None]:
         raise no_kernel_error(e.why or "", casting.host_ops, casting.hosted) or e from e.__cause__
 
 
-def _mismatch(casting: Casting) -> MismatchError:
+def mismatch_error(casting: Casting) -> MismatchError:
+    """Of a casting whose check failed."""
     check = casting.check
     assert check is not None
     bad = [f"{o.name}: {o.problem}" for o in check.outputs if o.problem]

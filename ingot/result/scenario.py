@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 
 from ingot.core.artefact import TensorInfo
+from ingot.core.partial_files import partial_folder
 from ingot.core.torch_modes import in_neutral_modes
 from ingot.errors import ArtefactError, InputError
 from ingot.quantize.integer_io import quantize_inputs
@@ -61,9 +61,9 @@ def write_scenario_folder(casting: Casting, folder: str | Path, batches: Iterabl
 def _staged(folder: Path) -> Iterator[Path]:
     """A temporary folder; its files are moved to `folder` when all are written."""
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as name:
-        yield Path(name)
-        for file in Path(name).iterdir():
+    with partial_folder(folder, folder.parent) as temporary:
+        yield temporary
+        for file in temporary.iterdir():
             os.replace(file, folder / file.name)
 
 

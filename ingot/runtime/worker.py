@@ -29,9 +29,10 @@ import torch
 from torch import Tensor
 
 from ingot.core.versions import install_line
-from ingot.errors import ArtefactError
+from ingot.errors import ArtefactError, NoRuntimeError
 from ingot.runtime.worker_process import TRACE_FILE, load_tensors, write_message
 
+NOT_STARTED = "the runtime did not start"
 START_TIMEOUT = 120.0  # seconds for the imports of the worker
 ORPHAN_GRACE = 10  # seconds after the timeout until a hanging worker without a parent ends itself
 # The worker gets the parent's sys.path: -m would put the current folder first and miss entries added at run time.
@@ -104,7 +105,10 @@ class _Worker:
             raise
 
     def wait_until_ready(self) -> None:
-        self._receive(START_TIMEOUT, "the runtime did not start", f"reinstall ExecuTorch: {install_line('executorch')}")
+        try:
+            self._receive(START_TIMEOUT, NOT_STARTED, f"reinstall ExecuTorch: {install_line('executorch')}")
+        except ArtefactError as e:
+            raise NoRuntimeError(e.what, why=e.why, hint=e.hint) from e.__cause__
         self.ready = True
 
     def run(
@@ -216,7 +220,7 @@ def _spawn() -> _Worker:
         return _Worker()
     except OSError as e:
         hint = f"free space in {tempfile.gettempdir()}, or set TMPDIR to another folder"
-        raise ArtefactError("the runtime did not start", why=str(e), hint=hint) from e
+        raise NoRuntimeError(NOT_STARTED, why=str(e), hint=hint) from e
 
 
 @atexit.register

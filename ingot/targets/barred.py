@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,7 +11,8 @@ from torch.fx import GraphModule, Node
 from ingot.backends.base import Backend
 from ingot.errors import InputError, nearest
 from ingot.lower.hidden_ops import hiding
-from ingot.targets.base import Ability, Files, Kernels, Lowering, RewriteRule, Target
+from ingot.targets.base import Ability, Lowering, Target
+from ingot.targets.forwarding import ForwardingKernels, ForwardingLowering
 
 
 @dataclass(frozen=True)
@@ -54,24 +54,19 @@ class BarredTarget(Target):
 
 
 @dataclass(frozen=True)
-class _BarredKernels(Kernels):
-    main: Kernels
+class _BarredKernels(ForwardingKernels):
     bars: tuple[Bar, ...]
-
-    @property
-    def cheap_to_query(self) -> bool:  # type: ignore[override]
-        return self.main.cheap_to_query
 
     def _bar(self, node: Node) -> Bar | None:
         return next((b for b in self.bars if b.name == node.name), None)
 
-    def ability(self, node: Node) -> Ability:
-        bar, able = self._bar(node), self.main.ability(node)
-        return able if bar is None else Ability(able.runs & bar.leaves, bar.reason)
-
     def _on_host(self, node: Node) -> bool:
         bar = self._bar(node)
         return bar is not None and not bar.leaves
+
+    def ability(self, node: Node) -> Ability:
+        bar, able = self._bar(node), self.main.ability(node)
+        return able if bar is None else Ability(able.runs & bar.leaves, bar.reason)
 
     def fuses(self, producer: Node, consumer: Node) -> bool:
         return not (self._on_host(producer) or self._on_host(consumer)) and self.main.fuses(producer, consumer)
@@ -79,21 +74,11 @@ class _BarredKernels(Kernels):
     def requantizes(self, node: Node) -> bool:
         return self._on_host(node) or self.main.requantizes(node)
 
-    def weight_axis(self, node: Node) -> int | None:
-        return self.main.weight_axis(node)
 
-    def is_lut(self, node: Node) -> bool:
-        return self.main.is_lut(node)
-
-    def prefers_zero_point_zero(self, node: Node) -> bool | None:
-        return self.main.prefers_zero_point_zero(node)
-
-
-class _BarredLowering(Lowering):
+class _BarredLowering(ForwardingLowering):
     def __init__(self, main: Lowering, on_host: Mapping[str, str]):
-        self.main, self.barred = main, on_host
-        self.backend_id, self.alignment, self.hints = main.backend_id, main.alignment, main.hints
-        self.static_shapes, self.resizes_at_runtime = main.static_shapes, main.resizes_at_runtime
+        super().__init__(main)
+        self.barred = on_host
         self.extra_backends = tuple(self._hidden_from(b) for b in main.extra_backends)
 
     def _hidden_from(self, backend: Backend) -> Backend:
@@ -102,15 +87,6 @@ class _BarredLowering(Lowering):
 
     def partitioners(self) -> list[Any]:
         return [hiding(p, self.barred) for p in self.main.partitioners()]
-
-    def rules(self) -> Sequence[RewriteRule]:
-        return self.main.rules()
-
-    def context(self) -> AbstractContextManager[Any]:
-        return self.main.context()
-
-    def finish(self, graph: GraphModule) -> Mapping[str, Files]:
-        return self.main.finish(graph)
 
     def owned_by_another(self, node: Node) -> bool:
         return node.name not in self.barred and self.main.owned_by_another(node)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,18 +12,8 @@ from torch.fx import GraphModule, Node
 
 from ingot.backends.base import Backend
 from ingot.lower.opaque_ops import is_opaque, opaque_ops, restore_ops
-from ingot.targets.base import (
-    Ability,
-    Batch,
-    Estimate,
-    Executor,
-    Files,
-    Kernels,
-    Lowering,
-    RewriteRule,
-    Runner,
-    Target,
-)
+from ingot.targets.base import Ability, Batch, Executor, Lowering, RewriteRule, Target
+from ingot.targets.forwarding import ForwardingKernels, ForwardingLowering, ForwardingRunner
 
 
 def with_backends(target: Target, backends: Sequence[Backend]) -> Target:
@@ -64,13 +53,8 @@ class ComposedTarget(Target):
 
 
 @dataclass(frozen=True)
-class _ComposedKernels(Kernels):
-    main: Kernels
+class _ComposedKernels(ForwardingKernels):
     owners: _Owners
-
-    @property
-    def cheap_to_query(self) -> bool:  # type: ignore[override]
-        return self.main.cheap_to_query
 
     def ability(self, node: Node) -> Ability:
         return self.owners.ability(node) or self.main.ability(node)
@@ -82,34 +66,15 @@ class _ComposedKernels(Kernels):
         # An owned op computes in float between its Q/DQ, so its input and its output have separate scales.
         return self.owners.own(node) or self.main.requantizes(node)
 
-    def weight_axis(self, node: Node) -> int | None:
-        return self.main.weight_axis(node)
 
-    def is_lut(self, node: Node) -> bool:
-        return self.main.is_lut(node)
-
-    def prefers_zero_point_zero(self, node: Node) -> bool | None:
-        return self.main.prefers_zero_point_zero(node)
-
-
-class _ComposedLowering(Lowering):
+class _ComposedLowering(ForwardingLowering):
     def __init__(self, main: Lowering, owners: _Owners):
-        self.main, self.owners, self.extra_backends = main, owners, owners.backends
-        self.backend_id, self.alignment, self.hints = main.backend_id, main.alignment, main.hints
-        self.static_shapes, self.resizes_at_runtime = main.static_shapes, main.resizes_at_runtime
-
-    def partitioners(self) -> list[Any]:
-        return self.main.partitioners()
+        super().__init__(main)
+        self.owners, self.extra_backends = owners, owners.backends
 
     def rules(self) -> Sequence[RewriteRule]:
         own = (rule for b in self.extra_backends for rule in b.rules())
         return (*own, *(_SkipsOwnedOps(rule, self.owners) for rule in self.main.rules()))
-
-    def context(self) -> AbstractContextManager[Any]:
-        return self.main.context()
-
-    def finish(self, graph: GraphModule) -> Mapping[str, Files]:
-        return self.main.finish(graph)
 
     def owned_by_another(self, node: Node) -> bool:
         return self.owners.own(node)
@@ -137,13 +102,8 @@ class _SkipsOwnedOps:
 
 
 @dataclass(frozen=True)
-class _ComposedRunner(Runner):
-    main: Runner
+class _ComposedRunner(ForwardingRunner):
     backends: tuple[Backend, ...]
-
-    @property
-    def writes_scenarios(self) -> bool:  # type: ignore[override]
-        return self.main.writes_scenarios
 
     def run(
         self, pte: bytes, batches: Sequence[Batch], *, extra: Mapping[str, Executor] | None = None, **how: Any
@@ -153,15 +113,6 @@ class _ComposedRunner(Runner):
 
     def executed_on(self) -> str:
         return f"{self.main.executed_on()}; {', '.join(b.name for b in self.backends)} on its own executor"
-
-    def warm_up(self) -> None:
-        self.main.warm_up()
-
-    def trace(self, pte: bytes, batch: Batch, runs: int) -> bytes | None:
-        return self.main.trace(pte, batch, runs)
-
-    def estimate(self, files: Files) -> Estimate | None:
-        return self.main.estimate(files)
 
     def write_scenario(self, folder: Path, pte: bytes, batches: Any, shaders: Any = None) -> None:
         own = {b.backend_id: b.shader for b in self.backends if b.shader is not None}

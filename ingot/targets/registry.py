@@ -85,6 +85,8 @@ def find_target(name: str, options: Iterable[tuple[str, Any]] = (), extra_backen
 
 
 def _known(name: str) -> Target:
+    if name in (known := {**BUILT_IN, **_registered}):  # installed entry points need not be read
+        return known[name]
     targets = known_targets()
     if name in targets:
         return targets[name]

@@ -382,7 +382,7 @@ def test_corrupted_artefact(
     monkeypatch.setattr(api, "lower", lambda program, plan, **how: lowered(pte))
     (tmp_path / "plan.json").write_text(plan().to_json())
     (tmp_path / "model.pte").write_bytes(pte)
-    args = ["verify", str(tmp_path), command[1], "--calibrate", command[5]]
+    args = ["verify", str(tmp_path), command[1], "--data", command[5]]
     assert refused(args, 4, tmp_path, capsys)["type"] == "ArtefactError"
 
 
@@ -546,8 +546,8 @@ def test_cast_plan_and_verify_for_real(command: list[str], tmp_path: Path, capsy
     capsys.readouterr()
     assert main(["diff", str(out), str(tmp_path / "p.json")]) == 0
     assert capsys.readouterr().out == "no difference\n"
-    assert main(["verify", str(out), model, "--calibrate", data, "--json"]) == 0
+    assert main(["verify", str(out), model, "--data", data, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["passed"]
     pte = (out / "model.pte").read_bytes()
     (out / "model.pte").write_bytes(pte[: len(pte) // 2])
-    assert main(["verify", str(out / "model.pte"), model, "--calibrate", data]) == 4
+    assert main(["verify", str(out / "model.pte"), model, "--data", data]) == 4

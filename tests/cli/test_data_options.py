@@ -72,7 +72,7 @@ def test_which_data_a_cast_was_judged_on(home: Path, tmp_path: Path, capsys: Any
     assert cast(home, tmp_path / "c", *few, "--validation", str(home / "many.npz")) == 0
     assert judged(tmp_path / "c") == ("validation", 20)
     capsys.readouterr()
-    assert main(["verify", str(tmp_path / "c"), *many, "--json"]) == 0
+    assert main(["verify", str(tmp_path / "c"), "--data", many[1], "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["judged_on"], told["batches"]) == ("given", 20)
     lower = ["lower", str(tmp_path / "c"), f"{home / 'net.py'}:build", *few, "-o", str(tmp_path / "d"), "--quiet"]
@@ -92,7 +92,7 @@ def test_weights_take_validation_data(home: Path, tmp_path: Path, capsys: Any) -
     more = ["--weights", "8da4w", "--validation", str(home / "few.npz")]
     assert cast(home, tmp_path / "out", *more) == 0
     assert judged(tmp_path / "out") == ("validation", 4)
-    data = ["--calibrate", str(home / "many.npz")]
+    data = ["--data", str(home / "many.npz")]
     assert main(["verify", str(tmp_path / "out"), *data, "--quiet"]) == 0
     assert main(["verify", str(tmp_path / "out"), f"{home / 'net.py'}:build", *data]) == 2
     assert "verified with its folder alone" in capsys.readouterr().err
@@ -112,7 +112,7 @@ def test_a_saved_cast_is_verified_by_its_own_thresholds(home: Path, tmp_path: Pa
     assert kept["recipe"] == {"min_sqnr_db": 15.0, "verify_batches": 2}
     records.write_text(json.dumps({**kept, "recipe": {"min_sqnr_db": 150.0}}))
     model = [f"{home / 'net.py'}:build"] if named else []
-    assert main(["verify", str(tmp_path / "out"), *model, *data]) == 3
+    assert main(["verify", str(tmp_path / "out"), *model, "--data", data[1]]) == 3
     assert "threshold 150 dB" in capsys.readouterr().out
 
 

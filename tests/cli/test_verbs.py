@@ -35,8 +35,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def model(home: Path, data: str = "data.npz") -> list[str]:
-    return [f"{home / 'net.py'}:build", "--calibrate", str(home / data)]
+def model(home: Path, option: str = "--calibrate") -> list[str]:
+    return [f"{home / 'net.py'}:build", option, str(home / "data.npz")]
 
 
 @pytest.fixture(scope="module")
@@ -94,10 +94,10 @@ def test_plans_of_two_targets_are_read_one_by_one(home: Path, capsys: Any) -> No
 
 
 def test_a_folder_is_verified_and_localized_without_the_model(home: Path, cast: Path, capsys: Any) -> None:
-    data = ["--calibrate", str(home / "unseen.npz")]
-    assert main(["verify", str(cast), *data, "--json"]) == 0
+    unseen = str(home / "unseen.npz")
+    assert main(["verify", str(cast), "--data", unseen, "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["batches"] == 10
-    assert main(["localize", str(cast), *data]) == 0
+    assert main(["localize", str(cast), "--calibrate", unseen]) == 0
     assert "nothing is wrong" in capsys.readouterr().out
     assert main(["verify", str(cast)]) == 2
     assert "no data to verify on" in capsys.readouterr().err
@@ -106,9 +106,9 @@ def test_a_folder_is_verified_and_localized_without_the_model(home: Path, cast: 
 def test_a_slim_folder_needs_the_model(home: Path, tmp_path: Path, capsys: Any) -> None:
     out = tmp_path / "slim"
     assert main(["cast", *model(home), "--target", "xnnpack", "-o", str(out), "--slim", "--quiet"]) == 0
-    assert main(["verify", str(out), "--calibrate", str(home / "data.npz")]) == 4
+    assert main(["verify", str(out), "--data", str(home / "data.npz")]) == 4
     assert "saved with evidence" in capsys.readouterr().err
-    assert main(["verify", str(out), *model(home), "--quiet"]) == 0
+    assert main(["verify", str(out), *model(home, "--data"), "--quiet"]) == 0
 
 
 def test_dynamic_shapes(home: Path, tmp_path: Path) -> None:
@@ -159,7 +159,7 @@ def test_every_exit_code_is_told() -> None:
     """In --help and in the README."""
     readme = re.search(r"Exit codes: ([^`]*)", (Path(__file__).parents[2] / "README.md").read_text())
     assert readme is not None
-    for code in ("0", "1", "2", "3", "4", "130"):
+    for code in ("0", "1", "2", "3", "4", "5", "130"):
         assert re.search(rf"\b{code} ", EXIT_CODES)
         assert re.search(rf"\b{code} ", readme[1])
 

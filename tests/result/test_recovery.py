@@ -12,8 +12,9 @@ import torch
 from torch import nn
 
 import ingot
-from ingot.errors import ArtefactError, LowerError, NoKernelError
+from ingot.errors import ArtefactError, LowerError, NoKernelError, NoRuntimeError
 from ingot.result import lower_and_verify
+from ingot.targets.xnnpack import constraints
 from tests.support import failing_backend
 from tests.support.requirements import need
 from tests.support.wrong_kernels import (
@@ -38,6 +39,11 @@ class Between(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.after(self.middle(self.before(x).relu()))
+
+
+def in_seven_dimensions(x: torch.Tensor) -> torch.Tensor:
+    blocks = x.reshape(1, 2, 4, 4, 3, 4, 3).permute(0, 2, 1, 4, 3, 6, 5)
+    return blocks.sigmoid().reshape(1, 8, 12, 12)
 
 
 WORDS = "Attempting to convert non-NHWC compatible node to NHWC"
@@ -167,6 +173,23 @@ def test_an_op_on_which_a_backend_hangs_or_crashes_runs_on_the_host(name: str, w
     assert casting.plan.settings["host_ops"].keys() == {"hardswish"}
 
 
+def test_an_op_with_which_a_file_does_not_load_runs_on_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """XNNPACK's own runtime refuses more than six dimensions; Ingot would not give it such an op otherwise."""
+    monkeypatch.setattr(constraints, "MAX_DIMENSIONS", 99)
+    words = "Failed to define tensor"
+    refused = fails_without_recovery(in_seven_dimensions, "xnnpack")
+    assert "does not load" in refused
+    assert words in refused
+    casting = cast(in_seven_dimensions)
+    assert casting.check is not None
+    assert casting.check.passed
+    assert {"conv2d", "conv2d_1"} <= {v for d in casting.delegates for v in d.values}
+    moved = casting.plan.settings["host_ops"].keys()
+    assert moved <= {"reshape", "view", "permute", "sigmoid", "reshape_1", "view_1"}
+    assert all(words in h.reason for h in casting.host_ops)
+    assert all(any(f"fails on {name} (test_recovery.py:" in n for n in casting.notes) for name in moved)
+
+
 def test_an_op_whose_kernel_is_wrong_runs_elsewhere_and_a_note_says_so() -> None:
     net = Net(torch.tanh).eval()
     with sigmoid_for_tanh():
@@ -185,6 +208,25 @@ def test_a_wrong_op_that_nothing_else_can_run_is_a_mismatch() -> None:
     net, recipe = Net(sharpened).eval(), {"extra_backends": ["doubling"]}
     with pytest.raises(ingot.MismatchError, match="sharpen"):
         ingot.cast(net, IMAGES[0], target="xnnpack", calibration=IMAGES, recipe=recipe)
+
+
+def test_a_recovery_searches_no_longer_than_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each further search has what the earlier ones left of `localize_seconds`; the first has all of it."""
+    register_wrong_kernels()
+    given, real = list[float | None](), lower_and_verify.diagnose
+
+    def noted(casting: Any, batches: Any, tick: Any, seconds: float | None) -> Any:
+        given.append(seconds)
+        return real(casting, batches, tick, seconds)
+
+    monkeypatch.setattr(lower_and_verify, "diagnose", noted)
+    net, recipe = Net(sharpened).eval(), {"extra_backends": ["doubling"], "localize_seconds": 30.0}
+    with pytest.raises(ingot.MismatchError):
+        ingot.cast(net, IMAGES[0], target="xnnpack", calibration=IMAGES, recipe=recipe)
+    first, *others = given
+    assert first is None
+    assert others
+    assert all(seconds is not None and seconds <= 30.0 for seconds in others)
 
 
 @dies
@@ -222,6 +264,29 @@ def test_where_no_op_helps_the_refusal_has_the_backends_words_and_a_way_on(monke
         cast(torch.relu)
     assert "OSError: its licence has expired; the program fails without any one op" in str(raised.value)
     assert "--reduce repro.py" in str(raised.value)
+
+
+def test_a_refusal_without_a_reason_or_a_hint_shows_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def dies(*_: Any) -> Any:
+        raise LowerError("the delegate cannot be read")
+
+    monkeypatch.setattr(lower_and_verify, "lower_graph", dies)
+    with pytest.raises(LowerError) as raised:
+        cast(torch.relu)
+    assert "None" not in str(raised.value)
+
+
+def test_a_runtime_that_does_not_start_is_no_fault_of_an_op(
+    lowerings: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(*_: Any) -> Any:
+        raise NoRuntimeError("the runtime did not start", why="undefined symbol", hint="reinstall ExecuTorch")
+
+    monkeypatch.setattr(lower_and_verify, "run_and_compare", absent)
+    with pytest.raises(NoRuntimeError) as raised:
+        cast(torch.relu)
+    assert len(lowerings) == 1
+    assert "without any one op" not in str(raised.value)
 
 
 @dies

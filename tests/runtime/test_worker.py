@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch import nn
 
-from ingot.errors import ArtefactError
+from ingot.errors import ArtefactError, NoRuntimeError
 from ingot.runtime import worker
 from ingot.runtime.worker import run_pte
 
@@ -71,7 +71,7 @@ def test_a_worker_that_does_not_start_leaves_no_folder(tmp_path: Path, monkeypat
     worker.stop_worker()
     monkeypatch.setattr(worker.tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(worker.sys, "executable", str(tmp_path / "no python"))
-    with pytest.raises(ArtefactError, match="did not start"):
+    with pytest.raises(NoRuntimeError, match="did not start"):
         run_pte(b"", [(X,)])
     assert not list(tmp_path.iterdir())
 

@@ -20,7 +20,7 @@ from ingot.core.artefact import Check
 from ingot.core.deadline import Deadline
 from ingot.core.fx import calls, source_of, untransformed_name
 from ingot.core.progress import Silent, Steps
-from ingot.errors import ArtefactError, IngotError, LowerError, PlanError
+from ingot.errors import ArtefactError, IngotError, LowerError, NoRuntimeError, PlanError
 from ingot.result.casting import Casting
 from ingot.result.lower_and_verify import (
     QuantizedProgram,
@@ -88,12 +88,13 @@ class _Attempt:
 
     @property
     def recoverable(self) -> bool:
-        return self.error is not None or self.wrong is not None
+        return (self.error is not None and not isinstance(self.error, NoRuntimeError)) or self.wrong is not None
 
     @property
     def wrong(self) -> str | None:
-        """The value whose kernel is wrong."""
-        return self.finding.mismatch if self.finding is not None else None
+        """The op whose kernel is wrong. An input that is returned may be wrong too, and no op can be moved then."""
+        found = self.finding.mismatch if self.finding is not None else None
+        return found if found in {n.name for n in calls(self.work.form.module)} else None
 
     @property
     def failure(self) -> BackendFailure:
@@ -110,14 +111,16 @@ class _Recovery:
     batches: Sequence[Batch]
     steps: Steps
 
-    def attempted(self, bars: Mapping[str, Bar]) -> _Attempt:
+    def attempted(self, bars: Mapping[str, Bar], deadline: Deadline | None = None) -> _Attempt:
+        """`deadline`: of the search for where it is wrong, if it is."""
+        seconds = None if deadline is None else lambda: max(deadline.left, 0.0)
         on_host = tuple((b.name, b.reason) for b in bars.values() if not b.leaves)
         recipe = replace(self.recipe, host_ops=(*self.recipe.host_ops, *on_host))
         work, casting = self.make(recipe, tuple(b for b in bars.values() if b.leaves)), None
         try:
             casting = lowered(work, self.steps)
             with self.steps("verify"):
-                return _Attempt(work, casting, *check_and_finding(casting, self.batches, self.steps))
+                return _Attempt(work, casting, *check_and_finding(casting, self.batches, self.steps, seconds))
         except (LowerError, ArtefactError) as e:
             return _Attempt(work, casting, error=e)
 
@@ -127,7 +130,7 @@ class _Recovery:
         deadline = Deadline(self.recipe.localize_seconds)
         for _ in range(ROUNDS):
             found = self._culprits(attempt, deadline)
-            before, attempt = attempt, self._planned_otherwise(attempt, found, bars)
+            before, attempt = attempt, self._planned_otherwise(attempt, found, bars, deadline)
             notes += _notes(before, found, bars, deadline.seconds)
             if attempt.passed or not attempt.recoverable or deadline.passed:
                 break
@@ -137,17 +140,19 @@ class _Recovery:
             return attempt
         return replace(attempt, casting=replace(attempt.casting, notes=(*attempt.casting.notes, *notes)))
 
-    def _planned_otherwise(self, attempt: _Attempt, found: Culprits, bars: dict[str, Bar]) -> _Attempt:
+    def _planned_otherwise(
+        self, attempt: _Attempt, found: Culprits, bars: dict[str, Bar], deadline: Deadline
+    ) -> _Attempt:
         """The first alternative that passes, else the last; `bars` gets what it bars."""
         *first, last = _alternatives(attempt, found)
         for chosen in first:
             with suppress(PlanError):  # the recipe may ask for the precision in which the backend fails
-                after = self.attempted({**bars, **chosen})
+                after = self.attempted({**bars, **chosen}, Deadline(0.0))  # where it is wrong is not asked
                 if after.passed:
                     bars |= chosen
                     return after
         bars |= last
-        return self.attempted(bars)
+        return self.attempted(bars, deadline)
 
     def _culprits(self, attempt: _Attempt, deadline: Deadline) -> Culprits:
         if attempt.wrong is not None and attempt.finding is not None:
@@ -266,7 +271,8 @@ def _refused(
         if seconds is None
         else f"localize_seconds = {seconds:g} was too short to find the op on which it fails"
     )
-    return type(error)(error.what, where=where, why=f"{error.why}; {tried}", hint=f"{error.hint}; {REDUCE}")
+    why, hint = ("; ".join(filter(None, parts)) for parts in ((error.why, tried), (error.hint, REDUCE)))
+    return type(error)(error.what, where=where, why=why, hint=hint)
 
 
 def _place(node: Node) -> str:

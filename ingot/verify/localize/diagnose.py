@@ -34,16 +34,19 @@ MOST_BATCHES = 8  # intermediate values of more would fill the memory
 Verdict = tuple[str, str, str | None]  # kind, sentence, value
 
 
-def diagnose(casting: Casting, batches: Batches, tick: Tick = nothing_to_report) -> Finding:
+def diagnose(
+    casting: Casting, batches: Batches, tick: Tick = nothing_to_report, seconds: float | None = None
+) -> Finding:
     """Compare the float program, the quantized graph and the artefact, value by value.
 
-    It ends after `localize_seconds` of the recipe, with what is known by then.
+    It ends after `seconds` (default: `localize_seconds` of the recipe), with what is known by then.
     """
     evidence: Evidence = casting.needed_evidence
     chosen = list(islice(batches, evidence.recipe.verify_batches or MOST_BATCHES))
     if not chosen:
         raise InputError("no batches to localize with", hint="give at least one input tuple")
-    deadline, usual = Deadline(evidence.recipe.localize_seconds), casting.timings.get("lower", 0.0)
+    deadline = Deadline(evidence.recipe.localize_seconds if seconds is None else seconds)
+    usual = casting.timings.get("lower", 0.0)
     errors = sqnr_by_value(evidence.program, evidence.quantized, chosen[0])
     probe = ArtefactProbe(evidence, casting.plan, chosen, deadline, usual, lambda n: tick(n, None))
     try:
@@ -108,7 +111,7 @@ def _unfinished(probe: ArtefactProbe) -> Verdict:
     known = [f"{_place(probe.nodes[good[-1]])} still agrees with the graph"] if good else []
     known += [f"{_place(probe.nodes[bad])} does not"] if bad else []
     said = ", ".join(known) or "no intermediate value was read by then"
-    ended = f"the search for the op ended after localize_seconds = {probe.deadline.seconds:g}"
+    ended = f"the search for the op ended after localize_seconds = {probe.evidence.recipe.localize_seconds:g}"
     return "unfinished", f"{ended}: {said}; give it more seconds, or minify the model with --reduce repro.py", bad
 
 

@@ -1,0 +1,93 @@
+"""Plan a program for one target, and quantize it by its plan: rewritten for the target, without barred ops."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from ingot.calibrate.recorder import record_rewritten_values
+from ingot.calibrate.statistics import Ranges
+from ingot.capture.export import Program, restore_state
+from ingot.config.recipe import Recipe, RecipeLike, recipe_from
+from ingot.core.progress import Steps
+from ingot.errors import PlanError
+from ingot.plan.estimator_search import CANDIDATE_ESTIMATORS, best_plan
+from ingot.plan.plan_data import Plan
+from ingot.plan.simulated_quantization import can_simulate
+from ingot.plan.solve import solve, solve_each, unquantized
+from ingot.plan.validate import validate, with_bias_qparams
+from ingot.quantize.memory_format import channels_last_names, with_channels_last_inputs
+from ingot.quantize.pt2e import quantize
+from ingot.result.lower_and_verify import QuantizedProgram
+from ingot.rewrite.apply import rewrite_for
+from ingot.targets.barred import Bar, host_bars, with_bars
+from ingot.targets.base import Target
+from ingot.targets.registry import find_target
+
+
+def plan_for_target(
+    program: Program, ranges: Ranges, target: str, settings: Recipe, bars: tuple[Bar, ...] = ()
+) -> Plan:
+    backend = find_target(target, settings.options, settings.extra_backends)
+    _refuse_unplannable(program, backend, settings)
+    form = rewrite_for(program, backend, settings)
+    barred = with_bars(backend, (*bars, *host_bars(settings.host_ops, form.program.module)))
+    made = _planned(form.program, ranges, barred, form.rewrites, settings)
+    images = channels_last_names(settings.channels_last, form.program.module)
+    return replace(made, channels_last=images, integer_io=settings.integer_io, settings=settings.remembered)
+
+
+def _refuse_unplannable(program: Program, target: Target, recipe: Recipe) -> None:
+    if target.lowering.static_shapes and program.dynamic_shapes is not None:
+        why = f"{target.name} compiles for fixed shapes, and these were declared dynamic"
+        hint = "leave dynamic_shapes out: the program is then made for the shapes of the example"
+        raise PlanError("dynamic shapes cannot be cast for this target", why=why, hint=hint)
+    if recipe.quantize and not target.numerics.formats:
+        hint = "weights='4w' (or another scheme that it offers), or quantize = false in a recipe"
+        what = f"{target.name} is not offered with integer activations"
+        raise PlanError(what, why="none were seen to be right here", hint=hint)
+
+
+def _planned(form: Program, ranges: Ranges, target: Target, rewrites: tuple[str, ...], recipe: Recipe) -> Plan:
+    """Every range estimator is tried on some batches, unless the recipe names one or the program has state."""
+    module, state = form.module, form.state
+    if not recipe.quantize:
+        return unquantized(module, target, form.fingerprint, rewrites)
+    if not target.numerics.runs_float:
+        ranges = record_rewritten_values(module, ranges, lambda: restore_state(module, state))
+    facts = (module, ranges, target, form.fingerprint, rewrites, recipe)
+    if state or not can_simulate(module, ranges.cached_batches):
+        return solve(*facts)
+    estimators = CANDIDATE_ESTIMATORS if recipe.range == "auto" else (recipe.range,)
+    plans = dict(zip(estimators, solve_each(*facts, estimators), strict=True))
+    with torch.no_grad():
+        return best_plan(plans, module, ranges.cached_batches, correct_biases=recipe.correct_biases)
+
+
+def quantize_by_plan(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> QuantizedProgram:
+    """Rewritten as it was for the plan, checked against it, and quantized."""
+    main = find_target(plan.target, recipe.options, recipe.extra_backends)
+    form = rewrite_for(program, main, recipe).program
+    must_match(plan, form)
+    target = with_bars(main, host_bars(recipe.host_ops, form.module))
+    validate(plan, form.module, target)
+    plan, form = with_bias_qparams(plan, form.module), with_channels_last_inputs(form, plan.channels_last)
+    with steps("quantize"):
+        quantized = quantize(form.module, plan, float_bias=target.numerics.bias == "float")
+    return QuantizedProgram(program, form, quantized, plan, target, recipe)
+
+
+def recipe_of_plan(plan: Plan, recipe: RecipeLike) -> Recipe:
+    """The recipe that is given, or what the plan keeps of its own."""
+    remembered = {k: v for k, v in plan.settings.items() if k != "weights"}
+    return recipe_from(remembered if recipe is None else recipe)
+
+
+def must_match(plan: Plan, program: Program) -> None:
+    """A PlanError where the plan is of another program, or cannot be replayed."""
+    if "weights" in plan.settings:
+        why = f"its weights are {plan.settings['weights']}, and a plan does not hold the data they are rounded with"
+        raise PlanError("this plan cannot be lowered again", why=why, hint="cast the model again with weights=…")
+    if plan.fingerprint != program.fingerprint:
+        raise PlanError("this plan was made for another program", hint="plan this program first")
