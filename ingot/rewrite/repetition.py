@@ -40,7 +40,8 @@ def _repeated(node: Node) -> Node | None:
     if len(set(parts)) > 1 or len(parts) < 2 or constant_of(x) is not None:
         return None
     shape = list(value_of(x).shape)
-    dim = (node.args[1] if len(node.args) > 1 else 0) % len(shape)  # type: ignore[operator]
+    given: Any = node.args[1] if len(node.args) > 1 else 0
+    dim = given % len(shape)
     apart = call(node, aten.reshape.default, x, [*shape[:dim], 1, *shape[dim:]])
     made = _times_ones(node, apart, [*[1] * dim, len(parts), *[1] * (len(shape) - dim)])
     return call(node, aten.reshape.default, made, list(value_of(node).shape))

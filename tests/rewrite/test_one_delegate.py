@@ -31,6 +31,8 @@ class Encoder(nn.Module):
 class LogMel(nn.Module):
     """A front end for speech: reflection pad, short-time transform, filters, logarithm, a convolution."""
 
+    window: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("window", torch.hann_window(64))
