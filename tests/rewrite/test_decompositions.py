@@ -22,6 +22,7 @@ from ingot.rewrite import (
     embedding_bag,
     extrema,
     group_norm,
+    negative_pad,
     order_statistics,
     pool1d,
     pool3d,
@@ -42,7 +43,7 @@ aten = torch.ops.aten
 MODULES = (
     conv3d, conv_transpose3d, adaptive_pool, pool1d, pool3d, pool_indices, order_statistics, round_decimals, prelu,
     embedding_bag, scans, bucketize, unbatched, resample, bilinear, rrelu,
-    avg_pool, group_norm, extrema, cumulative_sum, powers, windows, variance,
+    negative_pad, avg_pool, group_norm, extrema, cumulative_sum, powers, windows, variance,
 )  # fmt: skip
 
 
@@ -196,6 +197,11 @@ def a_power(draw: random.Random) -> Any:
     return (noise(draw, 3, 4).abs() + 0.1, draw.choice((0.5, -0.5, 1.5, 2.5, 0.3, -1.7, 20))), {}
 
 
+def a_pad(draw: random.Random) -> Any:
+    x = noise(draw, *(draw.randint(5, 7) for _ in range(draw.randint(1, 4))))
+    return (x, [draw.randint(-2, 2) for _ in range(2 * draw.randint(1, x.dim()))], draw.choice((0.0, 1.5))), {}
+
+
 def an_unfold(draw: random.Random) -> Any:
     x, dim = along_a_dim(draw)
     size = draw.randint(1, x.shape[dim] if x.dim() else 1)
@@ -273,6 +279,7 @@ DRAW: dict[Any, Any] = {
     aten.std.dim: an_unbiased_variance,
     aten.var_mean.correction: a_variance,
     aten.reciprocal.default: lambda draw: ((noise(draw, 3, 4).abs() + 0.1,), {}),
+    aten.constant_pad_nd.default: a_pad,
     aten.amax.default: a_reduction,
     aten.amin.default: a_reduction,
     aten.max.default: lambda draw: ((a_value(draw, 1),), {}),

@@ -105,6 +105,7 @@ CASES = {
     "largest of an axis": ("extremum-as-max-pool", lambda x: x.amax(1, keepdim=True) - x.min(2).values[:, :, None], (X3,), ()),
     "standard deviation": ("variance-as-means", lambda x: (x - x.mean(1, keepdim=True)) / (x.std(1, keepdim=True) + 1), (X4,), ()),
     "log of a softmax": ("log-softmax-as-difference", lambda x: x.log_softmax(1), (X4,), ()),
+    "shifted by a negative pad": ("negative-pad-as-slice", lambda x: F.pad(x * 2, (-1, 1, -1, 1)), (X4,), ()),
     "running sum": ("cumsum-as-matmul", lambda x: x.cumsum(1), (X3,), ()),
     "cubes and roots": ("power-as-products", lambda x: x**3 + (x.abs() + 1) ** 0.3 + x.erf(), (X3,), ()),
     "patches": ("gather-as-matmul", lambda x: F.unfold(x, 2), (X4,), ()),

@@ -28,6 +28,7 @@ from ingot.rewrite import (
     log_softmax,
     matmul,
     mean,
+    negative_pad,
     order_statistics,
     permute_chains,
     pool1d,
@@ -84,7 +85,7 @@ def _left_to_torch(node: Node) -> bool:
 # What XNNPACK lacks in this form, and has in another.
 _IN_FLOAT = tuple(
     replace(module.RULE, wanted=_outside)
-    for module in (avg_pool, group_norm, variance, windows, extrema, cumulative_sum, powers)
+    for module in (negative_pad, avg_pool, group_norm, variance, windows, extrema, cumulative_sum, powers)
 )
 _BY_TORCH = TorchDecompositions(_left_to_torch, frozenset(op for r in (*_MISSING, *_IN_FLOAT) for op in r.functions))
 _EARLY = (
