@@ -3,7 +3,7 @@
 A boolean mask that is computed at run time becomes (float(mask) - 1) * 1e9, a float mask max(mask, lowest float32),
 once for all layers that read it. Eager gives zero for rows whose keys are all False or -inf, so the result is
 multiplied by float(any key is not). Rows filled with one finite number (-1e9, lowest float32) are no such rows: eager
-gives the mean of the values.
+gives the mean of the values. Heads that share keys are in attention_groups.py.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch.fx import Node
 
 from ingot.core.fx import add_constant, call, constant_of, has_symbols, value_of
 from ingot.core.symbolic_sizes import reshape_argument, same_shape
+from ingot.rewrite.attention_groups import grouped_attention, shared_keys
 from ingot.rewrite.rule import Rule
 
 aten = torch.ops.aten
@@ -29,7 +30,9 @@ def _rewrite(node: Node) -> Node | None:
     if node.target is not aten.scaled_dot_product_attention.default:
         return None
     q, k, v, mask, dropout, causal, scale, grouped = _arguments(node)
-    if dropout or grouped or not same_shape(value_of(q).shape[:-2], value_of(k).shape[:-2]):
+    shared = shared_keys(node, q, k, v)
+    same_heads = all(same_shape(value_of(q).shape[:-2], value_of(x).shape[:-2]) for x in (k, v))
+    if dropout or (shared is None and (grouped or not same_heads)):
         return None
     if has_symbols(value_of(q).shape[-1:]) or (causal and has_symbols((*value_of(q).shape, *value_of(k).shape[-2:]))):
         return None
@@ -37,7 +40,10 @@ def _rewrite(node: Node) -> Node | None:
     if mask is not None and bias is None:
         return None
     factor = 1 / math.sqrt(value_of(q).shape[-1]) if scale is None else scale
-    out = _attention(node, q, k, v, bias, factor)
+    if shared is not None and shared.heads > 1:
+        out = grouped_attention(node, q, shared, bias, factor)
+    else:
+        out = _attention(node, q, k, v, bias, factor)
     unmasked = _some_key(node, mask)
     return out if unmasked is None else call(node, aten.mul.Tensor, out, unmasked)
 

@@ -17,13 +17,15 @@ _known: dict[str, tuple[Any, ...]] = {}
 
 def decomposed_ops(node: Node) -> tuple[Any, ...]:
     """The overloads that the op becomes, unless a partitioner asks to keep it whole."""
-    key = _signature(node)
+    key = decomposition_key(node)
     if key not in _known:
-        _known[key] = _traced_ops(node)
+        _known[key] = tuple(n.target for n in decomposed_nodes(node))
     return _known[key]
 
 
-def _signature(node: Node) -> str:
+def decomposition_key(node: Node) -> str:
+    """Equal for ops that decompose alike: op, shapes, types, arguments."""
+
     def shape(n: Node) -> Any:
         val = value_of(n)
         return (tuple(map(str, val.shape)), val.dtype) if isinstance(val, torch.Tensor) else str(val)
@@ -38,13 +40,14 @@ def _decompositions() -> dict[Any, Any]:
     return dict(_default_decomposition_table())
 
 
-def _traced_ops(node: Node) -> tuple[Any, ...]:
+def decomposed_nodes(node: Node) -> list[Node]:
+    """The ops that it becomes, as nodes of a graph of their own."""
     try:
         graph = _decomposed(node)
     except Exception:  # one op alone may lack context (symbols, effects): assume that it is not decomposed
-        return (node.target,)
+        return [node]
     calls = [n for n in graph.nodes if n.op == "call_function" and not isinstance(value_of(n), SymTypes)]
-    return tuple(n.target for n in calls if isinstance(n.target, torch._ops.OpOverload))
+    return [n for n in calls if isinstance(n.target, torch._ops.OpOverload)]
 
 
 def _decomposed(node: Node) -> torch.fx.Graph:

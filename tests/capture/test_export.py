@@ -114,6 +114,17 @@ def test_a_factor_in_a_sum_is_a_product(op: Any, alpha: float) -> None:
     assert not any("alpha" in n.kwargs for n in calls(program.module))
 
 
+def test_what_absorbs_all_but_infinities_is_no_constant() -> None:
+    lowest = torch.finfo(torch.float32).min
+    assert program_of(lambda x: (x + lowest) * 0.5, X).module(torch.full_like(X, torch.inf))[0].isinf().all()
+
+
+@pytest.mark.parametrize("bounding", [lambda x: x.clamp(min=torch.finfo(torch.float32).min), torch.nan_to_num])
+def test_what_changes_infinities_only_is_no_identity(bounding: Any) -> None:
+    infinite = torch.full_like(X, -torch.inf)
+    assert torch.isfinite(program_of(lambda x: bounding(x) * 0.5, X).module(infinite)[0]).all()
+
+
 def test_roll_is_a_cat_of_two_slices() -> None:
     forward = lambda x: torch.roll(x, 2, 1)
     program = program_of(forward, X)

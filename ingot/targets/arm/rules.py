@@ -6,7 +6,7 @@ from functools import cache
 
 from torch.fx import Node
 
-from ingot.rewrite import log_softmax, pool3d, upsample_bilinear_factors, vector_norm
+from ingot.rewrite import complex_pairs, log_softmax, pool3d, upsample_bilinear_factors, vector_norm
 from ingot.targets.arm.ability import taken_by_arm
 from ingot.targets.arm.decompositions import ArmDecompositions
 from ingot.targets.arm.device import Device
@@ -27,4 +27,4 @@ def arm_rules(device: Device) -> tuple[RewriteRule, ...]:
     always = (pool3d.RULE, vector_norm.RULE, log_softmax.RULE, upsample_bilinear_factors.RULE)
     missing = (rule for rule in rules_for_missing_ops(runs_nowhere) if rule.name != pool3d.RULE.name)
     late = (GatherAsLinear(device), ArmDecompositions(device), WhereAsMulAdd(device))
-    return (*missing, *always, *late)
+    return (complex_pairs.RULE, *missing, *always, *late)

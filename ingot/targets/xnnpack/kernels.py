@@ -13,9 +13,10 @@ from ingot.capture.op_semantics.weighted_ops import groups_of, weight_axis
 from ingot.core.fx import constant_of, has_symbols, value_of
 from ingot.core.symbolic_sizes import same_shape
 from ingot.targets.base import Ability, Kernels
-from ingot.targets.edge_ops import decomposed_ops
+from ingot.targets.edge_ops import decomposed_nodes, decomposition_key
 from ingot.targets.host_kernels import runs_on_host, spatial_dims
 from ingot.targets.xnnpack.constraints import unsupported_by_runtime
+from ingot.targets.xnnpack.partitioner_checks import partitioner_refusal
 
 HOST_ONLY: frozenset[str] = frozenset()
 FLOAT = frozenset({"float"})
@@ -86,11 +87,9 @@ def _refused(node: Node, names: tuple[str, ...]) -> str | None:
     """Constraints of the partitioner, in every precision."""
     if names == ("convolution.default",) and spatial_dims(node) not in (1, 2):
         return "XNNPACK has 1-d and 2-d convolutions only"
-    if names == ("avg_pool2d.default",) and not _configs()[names[0]].check_constraints(node, None):
-        return "XNNPACK averages without ceil_mode, and over what is inside of the input"
     if names == ("prelu.default",) and value_of(node).dim() != 4:
         return "XNNPACK's passes make prelu channels-last, and only four dimensions can be"
-    return None
+    return _edge_form(node).refusal
 
 
 def _unsupported_arguments(node: Node, name: str) -> str | None:
@@ -109,14 +108,39 @@ def _is_global_average(node: Node) -> bool:
     return x.dim() == 4 and y.dim() == 4 and same_shape(y.shape, (*x.shape[:2], 1, 1))
 
 
+@dataclass(frozen=True)
+class _EdgeForm:
+    """The edge ops that a node becomes, and why the partitioner refuses one of them, if it does."""
+
+    overloads: tuple[Any, ...]
+    refusal: str | None
+
+
+_edge_forms: dict[str, _EdgeForm] = {}
+
+
 def edge_ops(node: Node) -> tuple[str, ...]:
     """The edge ops that the node becomes, by the partitioner's names."""
     return tuple(map(_edge_name, _edge_overloads(node)))
 
 
 def _edge_overloads(node: Node) -> tuple[Any, ...]:
+    return _edge_form(node).overloads
+
+
+def _edge_form(node: Node) -> _EdgeForm:
     """What has a config stays whole."""
-    return (node.target,) if _edge_name(node.target) in _configs() else decomposed_ops(node)
+    key = decomposition_key(node)
+    if key not in _edge_forms:
+        parts = [node] if _edge_name(node.target) in _configs() else decomposed_nodes(node)
+        _edge_forms[key] = _EdgeForm(tuple(n.target for n in parts), _partitioner_says(parts))
+    return _edge_forms[key]
+
+
+def _partitioner_says(parts: list[Node]) -> str | None:
+    named = [(_configs().get(name), name, n) for n in parts for name in (_edge_name(n.target),)]
+    found = (partitioner_refusal(config, name, n) for config, name, n in named if config is not None)
+    return next((why for why in found if why is not None), None)
 
 
 def _edge_name(target: Any) -> str:

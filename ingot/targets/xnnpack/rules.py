@@ -1,23 +1,36 @@
-"""Rewrites for XNNPACK, in order: a rule may leave work for later ones (attention makes matmuls)."""
+"""The rewrites that XNNPACK needs, in order. Each module describes one."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from torch.fx import Node
 
 from ingot.rewrite import (
+    adaptive_pool,
     attention,
     avg_pool,
+    avg_pool_factors,
+    boolean_masks,
+    complex_pairs,
     constant_adds,
+    cumulative_sum,
     elu,
     expand,
+    extrema,
     gelu_tanh,
+    group_norm,
     hardsigmoid,
     layer_norm,
+    log_softmax,
     matmul,
     mean,
     permute_chains,
     pool1d,
+    powers,
     reduce_sum,
+    repetition,
+    rms_norm,
     scalar_operands,
     slice_as_linear,
     slice_scatter,
@@ -28,28 +41,50 @@ from ingot.rewrite import (
     unbatched,
     upsample_bilinear_factors,
     upsample_nearest,
+    variance,
+    windows,
 )
+from ingot.rewrite.constant_gather import ConstantGather
 from ingot.targets.missing_ops import rules_for_missing_ops
-from ingot.targets.xnnpack.kernels import runs_somewhere
+from ingot.targets.xnnpack.kernels import XnnpackKernels, runs_somewhere
 
 
 def _runs_nowhere(node: Node) -> bool:
     return not runs_somewhere(node)
 
 
+def _outside(node: Node) -> bool:
+    return not XnnpackKernels().ability(node).runs
+
+
+# What XNNPACK lacks in this form, and has in another.
+_IN_FLOAT = tuple(
+    replace(module.RULE, wanted=_outside)
+    for module in (avg_pool_factors, group_norm, variance, windows, extrema, cumulative_sum, powers)
+)
+_COVERED = frozenset(op for rule in _IN_FLOAT for op in rule.functions)
+
+
 def _left_to_torch(node: Node) -> bool:
     """Sums and norms are rewritten by a later rule, into ops of the delegate."""
-    return _runs_nowhere(node) and reduce_sum.summed_dims(node) is None
+    return _runs_nowhere(node) and node.target not in _COVERED and reduce_sum.summed_dims(node) is None
 
 
 # First: they leave their result in canonical form.
-_MISSING = rules_for_missing_ops(_runs_nowhere, _left_to_torch)
+_MISSING = tuple(
+    replace(rule, wanted=_outside) if rule.name == adaptive_pool.RULE.name else rule  # its pools run in the delegate
+    for rule in rules_for_missing_ops(_runs_nowhere, _left_to_torch)
+)
 _EARLY = (
-    pool1d, avg_pool, unbatched, constant_adds, slice_scatter, strided_slice, upsample_nearest,
-    upsample_bilinear_factors, hardsigmoid, softplus, elu, gelu_tanh,
+    pool1d, avg_pool, unbatched, constant_adds, slice_scatter, upsample_nearest, upsample_bilinear_factors,
+    hardsigmoid, softplus, elu, gelu_tanh,
 )  # fmt: skip
+_MASKED = (attention, boolean_masks, log_softmax)
 _LATE = (
-    attention, split_dims, slice_as_linear, matmul, softmax, layer_norm, mean, reduce_sum, scalar_operands, expand,
-    permute_chains,
+    strided_slice, split_dims, slice_as_linear, matmul, softmax, layer_norm, rms_norm, mean, reduce_sum,
+    scalar_operands, expand, repetition,
 )  # fmt: skip
-RULES = (*_MISSING, *(module.RULE for module in (*_EARLY, *_LATE)))
+RULES = (
+    complex_pairs.RULE, *_MISSING, *(module.RULE for module in (*_EARLY, *_MASKED)), *_IN_FLOAT,
+    *(module.RULE for module in _LATE), ConstantGather(_outside), permute_chains.RULE,
+)  # fmt: skip
