@@ -71,10 +71,7 @@ def _left_to_torch(node: Node) -> bool:
 
 
 # First: they leave their result in canonical form.
-_MISSING = tuple(
-    replace(rule, wanted=_outside) if rule.name == adaptive_pool.RULE.name else rule  # its pools run in the delegate
-    for rule in rules_for_missing_ops(_runs_nowhere, _left_to_torch)
-)
+_MISSING = rules_for_missing_ops(_runs_nowhere, _left_to_torch, {adaptive_pool: _outside})
 _EARLY = (
     pool1d, avg_pool, unbatched, constant_adds, slice_scatter, upsample_nearest, upsample_bilinear_factors,
     hardsigmoid, softplus, elu, gelu_tanh,
