@@ -7,7 +7,7 @@ BENCH_READY := $(VENV)/.ready-bench
 TEST_READY := $(VENV)/.ready-test
 SUITE_READY := $(VENV)/.ready-suite
 
-.PHONY: demo test long real smoke check bench versions suite fuzz soak damage
+.PHONY: demo test long real smoke check bench versions suite families fuzz soak damage
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -48,6 +48,11 @@ SUITE_TARGETS ?= xnnpack ethos-u55-128 vgf
 suite: $(SUITE_READY)
 	for target in $(SUITE_TARGETS); do $(BIN)/python -m bench.suite.run --target $$target || exit 1; done
 	$(BIN)/python -m bench.suite.run --suite models
+
+# One small net of each family of timm, torchvision, transformers and torchaudio, by both flows: hours. What has a row
+# is not run again.
+families: $(BENCH_READY) $(SUITE_READY)
+	$(BIN)/python -m bench.families.run
 
 # Random programs for every target, each judged by itself; goes on where an earlier call stopped. At most 2 processes.
 fuzz: $(READY)

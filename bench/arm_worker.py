@@ -32,9 +32,12 @@ def build(name: str, folder: Path) -> dict[str, Any]:
 
 
 def cast(target: str, folder: Path, flow: str) -> dict[str, Any]:
+    return cast_entry(zoo.load(folder / "entry.pt"), target, folder, flow)
+
+
+def cast_entry(entry: Entry, target: str, folder: Path, flow: str) -> dict[str, Any]:
     from bench import arm_stock, artefact  # noqa: F401  both flows find executorch imported when the clock starts
 
-    entry = zoo.load(folder / "entry.pt")
     started = time.perf_counter()
     made = _stock(entry, target) if flow == "stock" else _ingot(entry, target)
     total = time.perf_counter() - started

@@ -34,12 +34,23 @@ class Artefact:
 
 
 def instructions(path: Path) -> dict[str, int]:
-    """How many delegate calls and kernel calls the program itself holds: a check on what each flow says of itself."""
+    """How many delegate calls and kernel calls the program itself holds: a check on what each flow says of itself.
+
+    host_integer: the kernels that read or give indices, masks and the like, which no delegate here takes.
+    """
     from executorch.exir._serialize._program import deserialize_pte_binary
 
     plan = deserialize_pte_binary(path.read_bytes()).program.execution_plan[0]
-    kinds = [type(i.instr_args).__name__ for chain in plan.chains for i in chain.instructions]
-    return {"delegate_calls": kinds.count("DelegateCall"), "kernel_calls": kinds.count("KernelCall")}
+    calls = [i.instr_args for chain in plan.chains for i in chain.instructions]
+    kinds = [type(call).__name__ for call in calls]
+    kernels = [call for call, kind in zip(calls, kinds, strict=True) if kind == "KernelCall"]
+    integers = sum(_has_integers(plan, call) for call in kernels)
+    return {"delegate_calls": kinds.count("DelegateCall"), "kernel_calls": len(kernels), "host_integer": integers}
+
+
+def _has_integers(plan: Any, call: Any) -> bool:
+    types = [getattr(plan.values[a].val, "scalar_type", None) for a in call.args]
+    return any(getattr(t, "name", "") in ("LONG", "INT", "BOOL") for t in types)
 
 
 @torch.no_grad()

@@ -18,13 +18,17 @@ def torchvision_models() -> ModuleType:
         raise Unavailable("pip install --no-deps torchvision==0.28.0; pip install pillow") from e
 
 
-def timm_model(name: str) -> torch.nn.Module:
+def timm_library() -> ModuleType:
     torchvision_models()  # timm imports it
     try:
         import timm
     except ImportError as e:
         raise Unavailable("pip install --no-deps timm; pip install pyyaml huggingface-hub safetensors") from e
-    return timm.create_model(name, pretrained=False).eval()
+    return timm
+
+
+def timm_model(name: str) -> torch.nn.Module:
+    return timm_library().create_model(name, pretrained=False).eval()
 
 
 def transformers() -> ModuleType:

@@ -22,7 +22,7 @@ import ingot
 from ingot.capture.op_semantics import probe
 from ingot.result import plan_for_target
 from ingot.rewrite import apply as rewriting
-from ingot.targets.xnnpack import kernels as xnnpack
+from ingot.targets import edge_ops
 
 WIDTH, SIDE, OPS_PER_BLOCK = 4, 4, 17
 Times = dict[str, list[float]]
@@ -61,7 +61,7 @@ def forget() -> None:
     """As in a new process."""
     rewriting._known_rewrites.clear()
     probe._cache.clear()
-    xnnpack._edge_cache.clear()
+    edge_ops._known.clear()
 
 
 def recorded(wanted: int) -> tuple[ingot.Program, ingot.Ranges, int]:

@@ -29,11 +29,15 @@ def build(name: str, folder: Path) -> dict[str, Any]:
 
 
 def cast(folder: Path, flow: str) -> dict[str, Any]:
+    return cast_entry(zoo.load(folder / "entry.pt"), folder, flow)
+
+
+def cast_entry(entry: zoo.Entry, folder: Path, flow: str, recipe: dict[str, Any] | None = None) -> dict[str, Any]:
+    """Cast, and leave FOLDER/<flow>.pte."""
     from bench import artefact, stock  # both flows find executorch imported when the clock starts
 
-    entry = zoo.load(folder / "entry.pt")
     started = time.perf_counter()
-    pte, facts = stock.cast(entry) if flow == "stock" else _ingot(entry)
+    pte, facts = stock.cast(entry) if flow == "stock" else _ingot(entry, recipe)
     total = time.perf_counter() - started
     verify = facts["timings"].get("verify", 0.0)
     path = folder / f"{flow}.pte"
@@ -42,12 +46,13 @@ def cast(folder: Path, flow: str) -> dict[str, Any]:
     return {**facts, **artefact.instructions(path), "bytes": len(pte), **seconds}
 
 
-def _ingot(entry: zoo.Entry) -> tuple[bytes, dict[str, Any]]:
+def _ingot(entry: zoo.Entry, recipe: dict[str, Any] | None) -> tuple[bytes, dict[str, Any]]:
     import ingot
 
     casting = ingot.cast(
-        entry.model, entry.example_inputs, target="xnnpack", calibration=entry.calibration, on_mismatch="keep"
-    )
+        entry.model, entry.example_inputs, target="xnnpack", calibration=entry.calibration, on_mismatch="keep",
+        recipe=recipe,
+    )  # fmt: skip
     kinds: dict[str, int] = {}
     for op in casting.host_ops:
         kinds[op.op] = kinds.get(op.op, 0) + 1
@@ -57,6 +62,8 @@ def _ingot(entry: zoo.Entry) -> tuple[bytes, dict[str, Any]]:
         "delegated_ops": sum(d.ops for d in casting.delegates),
         "host_ops": len(casting.host_ops),
         "host_kinds": kinds,
+        "host_reasons": [f"{op.op} ({op.source}): {op.reason}" for op in casting.host_ops],
+        "disagrees": any(o.disagrees for o in check.outputs) if check else None,
         "timings": dict(casting.timings),
         "check_passed": check.passed if check else None,
         "culprit": check.culprit if check else None,

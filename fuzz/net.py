@@ -40,11 +40,14 @@ class FuzzNet(nn.Module):
 
     def forward(self, *args: Tensor, last: Tensor | None = None) -> Any:
         given = [*args, last] if last is not None else list(args)
-        values = dict(zip(self.program.inputs, given, strict=True))
+        values = self._watched(dict(zip(self.program.inputs, given, strict=True)))
         for step in self.program.steps:
-            made = results_of(step, run_step(step, [values[n] for n in step.reads], self.layers[step.name].named()))
-            values |= {n: self.watch(n, t) for n, t in made.items()} if self.watch else made
+            made = run_step(step, [values[n] for n in step.reads], self.layers[step.name].named())
+            values |= self._watched(results_of(step, made))
         return _returned(self.program.returns, [values[n] for n in self.program.outputs])
+
+    def _watched(self, values: dict[str, Tensor]) -> dict[str, Tensor]:
+        return {n: self.watch(n, t) for n, t in values.items()} if self.watch else values
 
 
 def _returned(how: str, outputs: list[Tensor]) -> Any:

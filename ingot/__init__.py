@@ -38,12 +38,14 @@ if TYPE_CHECKING:
     from ingot.core.artefact import TensorInfo as TensorInfo
     from ingot.errors import ArtefactError as ArtefactError
     from ingot.errors import CaptureError as CaptureError
+    from ingot.errors import GoalError as GoalError
     from ingot.errors import IngotError as IngotError
     from ingot.errors import InputError as InputError
     from ingot.errors import LowerError as LowerError
     from ingot.errors import MismatchError as MismatchError
     from ingot.errors import PlanError as PlanError
     from ingot.errors import TargetError as TargetError
+    from ingot.goal.goal import Goal as Goal
     from ingot.plan.plan_data import Decision as Decision
     from ingot.plan.plan_data import Plan as Plan
     from ingot.plan.plan_data import QParams as QParams
@@ -96,6 +98,7 @@ _PUBLIC = {
     "ingot.errors": (
         "ArtefactError",
         "CaptureError",
+        "GoalError",
         "IngotError",
         "InputError",
         "LowerError",
@@ -103,6 +106,7 @@ _PUBLIC = {
         "PlanError",
         "TargetError",
     ),
+    "ingot.goal.goal": ("Goal",),
     "ingot.plan.plan_data": (
         "Decision",
         "Plan",

@@ -20,16 +20,18 @@ from ingot.core.artefact import Check
 from ingot.core.progress import Reporter, Silent, Steps
 from ingot.core.torch_modes import in_neutral_modes
 from ingot.errors import IngotError, InputError, PlanError
+from ingot.goal.cast_to_goal import cast_to_goal
+from ingot.goal.goal import Goal, goals_from
+from ingot.goal.measure import GoalMeasure
 from ingot.patches.program_caches import releases_programs
 from ingot.patches.version_errors import explains_version_errors
 from ingot.plan.plan_data import Plan
 from ingot.quantize.qat import Training, prepare_qat
 from ingot.result.casting import Casting
-from ingot.result.lower_and_verify import QuantizedProgram, check_of, judged, localized, lowered, run_and_compare
+from ingot.result.lower_and_verify import check_of, localized, lowered, run_and_compare
 from ingot.result.plan_for_target import must_match, plan_for_target, quantize_by_plan, recipe_of_plan
-from ingot.result.recovery.recover import lowered_and_checked
+from ingot.result.target_cast import TargetCast
 from ingot.rewrite.apply import rewrite_for
-from ingot.targets.barred import Bar
 from ingot.targets.registry import Availability, available_targets, find_target
 from ingot.verify.localize.finding import Finding
 from ingot.verify.minify.reducer import Reduction, reduce_model
@@ -62,6 +64,7 @@ def cast(
     recipe: RecipeLike = None,
     dynamic_shapes: DynamicShapes = None,
     weights: WeightsLike = None,
+    goal: Goal | Sequence[Goal] | None = None,
     on_mismatch: OnMismatch = "raise",
     progress: Reporter | None = None,
 ) -> Casting: ...
@@ -78,6 +81,7 @@ def cast(
     recipe: RecipeLike = None,
     dynamic_shapes: DynamicShapes = None,
     weights: WeightsLike = None,
+    goal: Goal | Sequence[Goal] | None = None,
     on_mismatch: OnMismatch = "raise",
     progress: Reporter | None = None,
 ) -> dict[str, Casting]: ...
@@ -94,6 +98,7 @@ def cast(
     recipe: RecipeLike = None,
     dynamic_shapes: DynamicShapes = None,
     weights: WeightsLike = None,
+    goal: Goal | Sequence[Goal] | None = None,
     on_mismatch: OnMismatch = "raise",
     progress: Reporter | None = None,
 ) -> Casting | dict[str, Casting]:
@@ -104,10 +109,12 @@ def cast(
     of keyword arguments (a DataLoader of dicts), or `ingot.Inputs`. The artefact is verified on all of `validation`.
     Without it, a quarter of 16 or more calibration batches is not recorded and verifies; with fewer, those that were
     recorded do. `check.judged_on` says which. `example_inputs` may be left out for an ExportedProgram. `weights` asks
-    for a weight-only or dynamic-activation scheme such as "8da4w".
+    for a weight-only or dynamic-activation scheme such as "8da4w". With a `goal` the quickest plan that meets it is
+    searched; where none does, GoalError has the nearest.
     """
     names = [target] if isinstance(target, str) else list(target)
     _check_arguments(names, calibration, weights, on_mismatch)
+    goals = _goals(goal, weights)
     settings, steps = recipe_from(recipe), Steps(progress or Silent())
     for found in (find_target(name, settings.options, settings.extra_backends) for name in names):
         if weights is not None:
@@ -115,7 +122,7 @@ def cast(
     model_facts = (model, example_inputs, dynamic_shapes)
     data = (() if calibration is None else calibration, validation)
     if weights is None:
-        made = _cast_static(model_facts, names, data, settings, on_mismatch, steps)
+        made = _cast_static(model_facts, names, data, settings, on_mismatch, steps, goals)
     else:
         made = _cast_weight_only(model_facts, names, data, settings, weights, on_mismatch, steps)
     return made[names[0]] if isinstance(target, str) else made
@@ -126,8 +133,9 @@ Data = tuple[Iterable[Batch], Iterable[Batch] | None]  # calibration, validation
 
 
 def _cast_static(
-    model_facts: ModelFacts, names: list[str], data: Data, recipe: Recipe, on_mismatch: OnMismatch, steps: Steps
-) -> dict[str, Casting]:
+    model_facts: ModelFacts, names: list[str], data: Data, recipe: Recipe, on_mismatch: OnMismatch, steps: Steps,
+    goals: tuple[Goal, ...] = (),
+) -> dict[str, Casting]:  # fmt: skip
     """One calibration run for all targets."""
     model, example_inputs, dynamic_shapes = model_facts
     with steps("capture"):
@@ -137,7 +145,21 @@ def _cast_static(
         ranges = record(program, calibration, on_batch=lambda n: tick(n, None))
     checked = validation or split.data
     program = replace(program, notes=(*program.notes, *_unsplit_note(program, split, validation)))
-    return _for_each(names, lambda name: _cast_for(name, program, ranges, recipe, checked, steps.fork(), on_mismatch))
+    measure = GoalMeasure.of(program, goals) if goals else None
+
+    def make(name: str) -> Casting:
+        work = TargetCast(name, program, ranges, recipe, checked, steps.fork(), on_mismatch)
+        return work.casting() if measure is None else cast_to_goal(work, measure)
+
+    return _for_each(names, make)
+
+
+def _goals(goal: Goal | Sequence[Goal] | None, weights: WeightsLike) -> tuple[Goal, ...]:
+    goals = goals_from(goal)
+    if goals and weights is not None:
+        what, hint = "a goal searches over activations and weights", "leave weights out, or the goal"
+        raise InputError(what, why="weights= asks for one scheme for the whole model", hint=hint)
+    return goals
 
 
 def _split(program: Program, data: Data, recipe: Recipe) -> tuple[Iterator[Batch], Split, CheckData | None]:
@@ -170,19 +192,6 @@ def _for_each(names: list[str], make: Callable[[str], Casting]) -> dict[str, Cas
         error.castings, error.failures = made, failed
         raise error
     return made
-
-
-def _cast_for(
-    target: str, program: Program, ranges: Ranges, recipe: Recipe, data: CheckData, steps: Steps,
-    on_mismatch: OnMismatch,
-) -> Casting:  # fmt: skip
-    def make(settings: Recipe, bars: tuple[Bar, ...]) -> QuantizedProgram:
-        with steps("plan"):
-            made = plan_for_target(program, ranges, target, settings, bars)
-        return quantize_by_plan(program, made, settings, steps)
-
-    casting, check = lowered_and_checked(make, recipe, data.batches, steps, on_mismatch)
-    return judged(casting, check, data, steps, on_mismatch, ranges)
 
 
 def _cast_weight_only(

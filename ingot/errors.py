@@ -89,6 +89,14 @@ class MismatchError(IngotError):
         self.check = check
 
 
+class GoalError(IngotError):
+    """No plan meets the goal; `casting` is the nearest one."""
+
+    def __init__(self, what: str, *, casting: Any = None, why: str | None = None, hint: str | None = None):
+        super().__init__(what, why=why, hint=hint)
+        self.casting = casting
+
+
 def nearest(word: str, known: Iterable[str]) -> str:
     """A hint that offers the nearest known name, or all of them when none is near."""
     names = sorted(known)

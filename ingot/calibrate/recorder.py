@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.fx.node import map_arg
 
+from ingot.calibrate.branches import ALWAYS, is_needed, needs_of
 from ingot.calibrate.histogram import RAW_BINS, Observation, Stats, flatten_dense, observe, sparse_histogram
 from ingot.calibrate.sensitivity import GradientTape, Sensitivity
 from ingot.calibrate.statistics import (
@@ -26,6 +27,7 @@ from ingot.calibrate.statistics import (
     build_ranges,
     mean_sensitivity,
 )
+from ingot.capture.element_origin import joined_groups
 from ingot.core.fx import is_float, output_nodes, value_name
 from ingot.errors import InputError
 
@@ -116,11 +118,12 @@ class _Recorder:
         nodes = list(module.graph.nodes)
         self.known = known
         self.inputs = [n.name for n in nodes if n.op == "placeholder"]
-        self.outputs = output_nodes(module)
+        self.outputs, self.groups = output_nodes(module), _groups(module)
         self.sensitivity: list[Sensitivity] = []
         self.stopped: set[str] = set()
         self.cached_batches: list[tuple[Any, ...]] = []
         self.schedule = _schedule(nodes)
+        self.needs = needs_of(nodes)
         self.attributes = {n: _owner(module, n.target) for n in nodes if n.op == "get_attr"}
         self.names = {n: value_name(n) for n in nodes if n.op in _OBSERVED_OPS}
         self.accumulators = {name: _Accumulator() for name in self.names.values() if name not in known}
@@ -150,13 +153,13 @@ class _Recorder:
 
     def _run(self, batch: tuple[Any, ...]) -> None:
         self.env, self.observed = {}, {}
-        tape = GradientTape() if self.batches < SENSITIVITY_BATCHES else None
+        tape = GradientTape(groups=self.groups) if self.batches < SENSITIVITY_BATCHES else None
         inputs = iter(batch)
         for n, dead in self.schedule:
             self.current_node = n.name
             value = self.env[n] = self._run_node(n, inputs, tape)
             accumulator = self.accumulators.get(self.names.get(n, ""))
-            if accumulator is not None and _is_floating(value):
+            if accumulator is not None and _is_floating(value) and is_needed(self.needs.get(n, ALWAYS), self.env):
                 accumulator.add(self._observe(n, value))
             for freed in dead:
                 del self.env[freed]
@@ -216,6 +219,13 @@ class _Recorder:
         facts = (values, self.batches, self.samples, fingerprint, self.constant_inputs, sensitivity)
         built = build_ranges(*facts, stopped=self.stopped)
         return replace(built, cached_batches=tuple(self.cached_batches))
+
+
+def _groups(module: torch.fx.GraphModule) -> dict[torch.fx.Node, Tensor]:
+    try:
+        return joined_groups(module)
+    except Exception:  # an op may raise anything when it is run on ids: then each output is one group
+        return {}
 
 
 _OBSERVED_OPS = ("placeholder", "call_function")

@@ -19,6 +19,7 @@ from torch.utils._sympy.numbers import int_oo
 
 from ingot.capture.canonicalize import composite_ops
 from ingot.capture.canonicalize.passes import PassRecord, canonicalize
+from ingot.capture.control_flow import has_control_flow, inline_control_flow
 from ingot.capture.device import on_cpu
 from ingot.capture.inputs import Batch, Call, Inputs, call_of, flat_inputs, in_layout_of
 from ingot.capture.op_semantics import effect_of
@@ -87,12 +88,12 @@ def capture_program(
     model, inputs, moved = on_cpu(model, _example_call(model, example_inputs))
     inputs = pytree.tree_map_only(torch.Tensor, lambda x: in_layout_of(x, x), inputs)
     exported, notes = _export(model, inputs, dynamic_shapes)
-    _refuse_control_flow(exported)
     flat = tuple(pytree.tree_leaves(exported.example_inputs or inputs))
-    functional = _functional(exported)
+    plain, inlined = inline_control_flow(exported) if has_control_flow(exported) else (exported, [])
+    functional = _functional(plain)
     _refuse_writes(functional)
     with lazy_codegen():
-        reference, module = flat_module(exported), flat_module(functional)
+        reference, module = flat_module(exported), flat_module(functional)  # with and without control flow
         _refuse_training(module)
         passes = canonicalize(module, flat)
     reference.recompile()
@@ -105,7 +106,7 @@ def capture_program(
         in_places=_places(exported, inputs),
         dynamic_shapes=_dynamic_shapes(functional),
         state=state,
-        notes=(*moved, *notes),
+        notes=(*moved, *notes, *inlined),
         passes=passes,
         exported=exported,
     )
@@ -236,18 +237,6 @@ def _own_state(module: GraphModule) -> None:
     for name in written:
         owner, _, leaf = name.rpartition(".")
         module.get_submodule(owner).register_buffer(leaf, module.get_buffer(name).detach().clone())
-
-
-def _refuse_control_flow(exported: ExportedProgram) -> None:
-    for node in exported.graph.nodes:
-        name = getattr(node.target, "_name", "") if node.op == "call_function" else ""
-        if isinstance(node.target, torch._ops.HigherOrderOperator) and "grad" not in name and "autocast" not in name:
-            raise CaptureError(
-                f"the model branches on data with '{name}', which would run unquantized and unseen",
-                where=source_of(node),
-                why="control flow is not entered yet: only the branch that a batch takes would be recorded",
-                hint="compute both branches and choose with torch.where, or cast each branch as a model of its own",
-            )
 
 
 def _differs(node: Node) -> bool:

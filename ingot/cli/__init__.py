@@ -1,7 +1,8 @@
 """The commands of Ingot.
 
 Exit codes: 0 done · 1 a bug in Ingot · 2 the command, the data, the model or the target does not fit ·
-3 the artefact ran and its numbers are wrong · 4 an artefact could not be loaded, run or written · 130 interrupted.
+3 the artefact ran and its numbers are wrong · 4 an artefact could not be loaded, run or written ·
+5 no plan meets the goal: the nearest one is written · 130 interrupted.
 """
 
 from __future__ import annotations

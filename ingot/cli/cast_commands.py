@@ -11,13 +11,14 @@ from typing import Any
 
 from ingot import api
 from ingot.cli.files import check_file, check_folder, read_plan
+from ingot.cli.goals import asked_goal
 from ingot.cli.inputs import asked_recipe, given, refuse_ignored_options
 from ingot.cli.llm_commands import cast_hf
 from ingot.cli.output import OK, WRONG, Answer
 from ingot.config.recipe import recipe_from
 from ingot.core.atomic_file import atomic_write, write_folders
 from ingot.core.progress import Progress
-from ingot.errors import IngotError, InputError, MismatchError
+from ingot.errors import GoalError, IngotError, InputError, MismatchError
 from ingot.plan.plan_data import Plan
 from ingot.result.casting import Casting
 from ingot.result.report.facts import facts_of, to_json
@@ -40,10 +41,16 @@ def cast(options: argparse.Namespace) -> Answer:
     try:
         castings = _cast(options)
     except IngotError as e:  # for one of several targets: the others are not lost
-        if e.castings:
-            _write(e.castings, options)
+        if done := {**e.castings, **_nearest(e)}:
+            _write(done, options)
         raise
     return _write(castings, options)
+
+
+def _nearest(error: IngotError) -> dict[str, Casting]:
+    """Castings that miss their goal are written too: the exit code says it."""
+    each = error.failures or {"": error}
+    return {e.casting.target: e.casting for e in each.values() if isinstance(e, GoalError)}
 
 
 def _write(castings: Mapping[str, Casting], options: argparse.Namespace) -> Answer:
@@ -64,6 +71,7 @@ def _cast(options: argparse.Namespace) -> dict[str, Casting]:
         recipe=recipe,
         dynamic_shapes=data.loaded.dynamic_shapes,
         weights=options.weights,
+        goal=asked_goal(options, data),
         on_mismatch=options.on_mismatch,
         progress=Progress(quiet=options.quiet),
     )

@@ -48,9 +48,9 @@ def given(options: argparse.Namespace) -> Given:
         loaded = replace(loaded, dynamic_shapes=dynamic_shapes(options.dynamic_shapes, loaded.input_names))
     other = getattr(options, "validation", None)
     _refuse_unused_scaling(options, other)
-    chosen = _data(options, loaded, options.calibrate)
+    chosen = named_data(options, loaded, options.calibrate)
     batches = loaded.calibration if chosen is None else chosen
-    validation = _data(options, loaded, other)
+    validation = named_data(options, loaded, other)
     example: Batch | None = loaded.example_inputs
     if example is None:
         first = next(iter(batches), None) if batches is not None else None
@@ -74,7 +74,7 @@ def _refuse_unused_scaling(options: argparse.Namespace, validation: str | None) 
         raise InputError("mean and std are for a folder of images", why=why, hint="normalize the arrays")
 
 
-def _data(options: argparse.Namespace, loaded: LoadedModel, source: str | None) -> Iterable[Batch] | None:
+def named_data(options: argparse.Namespace, loaded: LoadedModel, source: str | None) -> Iterable[Batch] | None:
     """Images are scaled with mean and std; arrays beside them are not images."""
     if source is None:
         return None

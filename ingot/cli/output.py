@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout, suppress
 from typing import Any
 
-from ingot.errors import ArtefactError, IngotError, MismatchError
+from ingot.errors import ArtefactError, GoalError, IngotError, MismatchError
 
-OK, BUG, REFUSED, WRONG, BROKEN, INTERRUPTED = 0, 1, 2, 3, 4, 130
+OK, BUG, REFUSED, WRONG, BROKEN, NOT_MET, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 Answer = tuple[int, dict[str, Any], str]  # exit code, what --json prints, what people read
 watched: set[str] = set()  # {"stdout"} where the answer goes to a terminal
 
@@ -53,6 +53,8 @@ def refuse(error: IngotError, as_json: bool) -> int:
 
 
 def exit_code(error: IngotError) -> int:
+    if isinstance(error, GoalError):
+        return NOT_MET
     return WRONG if isinstance(error, MismatchError) else BROKEN if isinstance(error, ArtefactError) else REFUSED
 
 

@@ -13,7 +13,7 @@ from ingot.errors import InputError
 EXIT_CODES = (
     "Exit codes: 0 done · 1 a bug in Ingot · 2 the command, the data, the model or the target does not fit · "
     "3 the artefact ran and its numbers are wrong · 4 an artefact could not be loaded, run or written · "
-    "130 interrupted."
+    "5 no plan meets the goal · 130 interrupted."
 )
 
 
@@ -42,6 +42,7 @@ def _cast(commands: Any) -> None:
     _target_arguments(parser)
     _output_arguments(parser)
     _localize_seconds_argument(parser)
+    _goal_arguments(parser)
     scenario = "write DIR/scenario too, for Arm's scenario-runner (vgf only)"
     parser.add_argument("--scenario", action="store_true", help=scenario)
 
@@ -198,6 +199,17 @@ def _validation_argument(parser: argparse.ArgumentParser) -> None:
     held = "a quarter of 16 or more calibration batches, which is then not recorded; of fewer the first, which are"
     data = f"data to verify on, all of it, as --calibrate takes it (default: {held})"
     parser.add_argument("--validation", metavar="DATA", help=data)
+
+
+def _goal_arguments(parser: argparse.ArgumentParser) -> None:
+    metric = "top1, top5, perplexity, mean_iou, cosine, sqnr, kl, or file.py:function of pairs (outputs, label)"
+    parser.add_argument("--goal", metavar="METRIC", help=f"search the quickest plan that keeps it: {metric}")
+    pairs = "data of the goal: file.py:function that returns [(inputs, label), …]; without labels as --calibrate"
+    parser.add_argument("--goal-data", metavar="DATA", help=pairs)
+    parser.add_argument("--drop", type=float, metavar="D", help="how much worse than the float model it may be")
+    parser.add_argument("--bar", type=float, metavar="B", help="the value that it has to reach")
+    lower = "of a metric of your own: less is better, as of an error rate"
+    parser.add_argument("--lower-is-better", action="store_true", help=lower)
 
 
 def _target_arguments(parser: argparse.ArgumentParser) -> None:

@@ -22,6 +22,7 @@ from ingot.errors import IngotError, LowerError, first_sentence
 from ingot.lower.bounded_inputs import memory_planning_pass
 from ingot.lower.export_quantized import backend_copy, export_quantized
 from ingot.lower.host_layouts import make_host_ops_contiguous
+from ingot.lower.inferred_sizes import infer_one_size
 from ingot.lower.no_kernel_error import no_kernel_error
 from ingot.lower.opaque_ops import opaque_ops, restore_edge_ops
 from ingot.lower.partition_report import (
@@ -31,6 +32,7 @@ from ingot.lower.partition_report import (
     host_ops_of,
     tensor_info,
 )
+from ingot.patches.dim_orders import plain_dim_orders
 from ingot.patches.speed_contexts import fast_lowering
 from ingot.patches.version_gate import untested_versions, warn_if_untested
 from ingot.plan.plan_data import Plan
@@ -168,10 +170,11 @@ def _to_edge(exported: dict[str, torch.export.ExportedProgram], target: Target, 
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
     config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=False)
-    with target.lowering.context(), fast_lowering():
-        passes: Any = [channels_last_outputs_pass(channels_last)] if any(channels_last) else None
+    with target.lowering.context(), fast_lowering(), plain_dim_orders():
+        passes: Any = [channels_last_outputs_pass(channels_last)] if any(channels_last) else []
+        passes += [infer_one_size] if any(e.range_constraints for e in exported.values()) else []
         each = {name: target.lowering.partitioners() for name in exported}
-        edge = to_edge_transform_and_lower(exported, passes, each, compile_config=config)
+        edge = to_edge_transform_and_lower(exported, passes or None, each, compile_config=config)
         edge = _lower_extra_backends(edge, target)
         files = {name: target.lowering.finish(edge.exported_program(name).graph_module) for name in exported}
     for name in exported:
@@ -199,7 +202,7 @@ def _serialise(edge: Any, program: Program, plan: Plan, target: Target, file: An
     config = ExecutorchBackendConfig(
         passes=passes, segment_alignment=target.lowering.alignment, memory_planning_pass=memory
     )
-    with fast_lowering():
+    with fast_lowering(), plain_dim_orders():
         edge.to_executorch(config).write_to_file(file)
 
 

@@ -62,6 +62,33 @@ def with_constant_permutes(original: Any, _session: Any) -> Callable[..., None]:
     return configure
 
 
+def above_permuted_operand(original: Any, _session: Any) -> Callable[..., None]:
+    """permute(f(one, x)) -> f(one, permute(x)): ExecuTorch permutes the first operand, and loses the permute.
+
+    An operand whose sizes are all 1 has no order; the pass moves a permute above an op with one other operand.
+    """
+    from executorch.backends.transforms.fuse_identical_input_transforms_pass import FuseIdenticalInputTransformsPass
+
+    def move(self: Any, node: Any, frontier: Any, previous_frontier: Any) -> None:
+        read = frontier.all_input_nodes
+        rank = len(getattr(frontier.meta.get("val"), "shape", ()))
+        ordered = [n for n in read if not FuseIdenticalInputTransformsPass.is_layout_invariant(n, rank)]
+        if len(read) > 1 and len(ordered) == 1:
+            _move_between(node, ordered[0], frontier)
+        else:
+            original(self, node, frontier, previous_frontier)
+
+    return move
+
+
+def _move_between(node: Any, producer: Any, reader: Any) -> None:
+    read = node.all_input_nodes[0]
+    node.replace_all_uses_with(read)
+    node.replace_input_with(read, producer)
+    reader.replace_input_with(producer, node)
+    reader.prepend(node)
+
+
 VELA_SECONDS = 900.0  # a hang; the largest nets take a few minutes
 
 

@@ -93,6 +93,11 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
         Patch(f"{_SIGNATURE}:TensorArgument", "__setattr__",
               "partitioner:counted_setattr", "invalidates the cached signature maps"),
     ),
+    # dim_orders.plain_dim_orders
+    "dim_orders": (
+        Patch("executorch.exir.tensor:TensorSpec", "from_tensor",
+              "dim_orders:contiguous_where_possible", "gives (2, 1, 3, 4) a dim order that no backend has"),
+    ),
     # xnnpack.xnnpack_pass_fixes
     "xnnpack": (
         Patch(f"{_XNNPACK}.convert_to_sdpa:ConvertToSDPAPass", "call",
@@ -119,6 +124,9 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
               "arm:signature_except_int48", "merges two equal int48 accumulators, so one has two rescales"),
         Patch(f"{_ARM}.arm_pass_manager:ArmPassManager", "_configure_pass_insertions",
               "arm:with_constant_permutes", "permutes constants at every run"),
+        Patch("executorch.backends.transforms.propagate_view_copy_permute_pass:PropagateViewCopyPermuteUpPass",
+              "_move_node",
+              "arm:above_permuted_operand", "permutes the first operand, where only the second has an order"),
         Patch("executorch.backends.arm.arm_vela:vela", "main",
               "arm:vela_in_child", "its native compiler may end or stop this process, and its errors are not raised"),
     ),
@@ -131,6 +139,11 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
     "vulkan": (
         Patch(f"{_VULKAN}.vulkan_partitioner:VulkanSupportedOperators", "log_skip",
               "vulkan:log_refusal", "loses the node that a reason for host fallback is about"),
+    ),
+    # vulkan.vulkan_payloads
+    "vulkan_payloads": (
+        Patch("executorch.backends.vulkan.serialization.vulkan_graph_serialize", "_flatc_decompile",
+              "vulkan:with_json_numbers", "writes inf and nan, which are no JSON"),
     ),
 }
 # fmt: on

@@ -1,11 +1,13 @@
-"""Vulkan: keep the root logger's level, and log why each op is refused together with its node."""
+"""Vulkan: keep the root logger's level, log why each op is refused together with its node, read infinite numbers."""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from ingot.patches.version_gate import patched
@@ -41,3 +43,22 @@ def log_refusal(_original: Any, _session: Any) -> Callable[..., None]:
         LOGGER.debug(_Refusal(node, f"Vulkan's partitioner: {reason}"))
 
     return log_skip
+
+
+@contextmanager
+def vulkan_payloads() -> Iterator[None]:
+    with patched("vulkan_payloads"):
+        yield
+
+
+def with_json_numbers(original: Any, _session: Any) -> Callable[..., None]:
+    def decompile(output_dir: str, schema_path: str, bin_path: str, *options: Any) -> None:
+        original(output_dir, schema_path, bin_path, *options)
+        made = Path(bin_path).with_suffix(".json")
+        made.write_text(_NOT_FINITE.sub(lambda m: _PYTHON[m[0]], made.read_text()))
+
+    return decompile
+
+
+_NOT_FINITE = re.compile(r"(?<=[\s:,\[])(inf|nan|-inf|-nan)(?=[\s,\]}])")
+_PYTHON = {"inf": "Infinity", "-inf": "-Infinity", "nan": "NaN", "-nan": "NaN"}

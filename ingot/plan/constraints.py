@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch.fx import GraphModule, Node
 
+from ingot.calibrate.sensitivity import operand_key
 from ingot.calibrate.statistics import Ranges
 from ingot.capture.op_semantics import Effect, Kind, effect_of, operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
@@ -93,7 +94,41 @@ def _why_float(node: Node, found: Constraints) -> str | None:
             return why
     if weight_axis(node) is not None and not _static_weight(node):
         return "its weight is computed at run time"
-    return None
+    return _why_exact_operand(node, found)
+
+
+def _why_exact_operand(node: Node, found: Constraints) -> str | None:
+    """For a step function (ceil, round, sign) of a program input, and for ops that only move the input to one."""
+    if not operands(node) or _origin(operands(node)[0], found).op != "placeholder" or not _leads_to_step(node, found):
+        return None
+    return "a step function reads this program input: rounded, it may be on the other side of a step"
+
+
+def _leads_to_step(node: Node, found: Constraints) -> bool:
+    if node in found.effects and _only_moves(node, found):
+        return any(_leads_to_step(user, found) for user in node.users)
+    return node in found.effects and _is_step(node, found)
+
+
+def _is_step(node: Node, found: Constraints) -> bool:
+    """Its gradient is zero everywhere, though its result varies."""
+    read, sensitivity = operands(node), found.ranges.sensitivity
+    if found.effects[node].kind is not Kind.COMPUTES or len(read) != 1:
+        return False
+    stats, use = found.ranges.values.get(value_name(node)), operand_key(value_name(node), value_name(read[0]), 0)
+    varies = stats is not None and stats.min != stats.max
+    return varies and sensitivity.get(use) == 0.0 and bool(sensitivity.get(value_name(node)))
+
+
+def _origin(value: Node, found: Constraints) -> Node:
+    """Before ops that only move values. A computed value has its error already: float would not undo it."""
+    while value in found.effects and _only_moves(value, found):
+        value = operands(value)[0]
+    return value
+
+
+def _only_moves(node: Node, found: Constraints) -> bool:
+    return found.effects[node].kind is Kind.MOVES and len(operands(node)) == 1
 
 
 def _why_not_quantizable(value: Node, found: Constraints) -> str | None:

@@ -80,6 +80,16 @@ class Decision:
 
 
 @dataclass(frozen=True)
+class Prediction:
+    """What the cost and the noise model expect of a plan."""
+
+    time: float = 0.0  # in the units of the target's cost model, conversions included
+    sqnr_db: float | None = None  # of the outputs; None: no noise
+    precisions: Mapping[str, int] = field(default_factory=dict)  # how many ops run in each
+    noisiest: tuple[str, ...] = ()  # the ops that add most noise to the outputs, with their share
+
+
+@dataclass(frozen=True)
 class Plan:
     """The decisions for one program on one target, as data: to read, compare, edit and lower."""
 
@@ -94,6 +104,8 @@ class Plan:
     channels_last: tuple[str, ...] = ()  # inputs and outputs in channels-last memory format (NHWC)
     integer_io: bool = True  # the caller passes quantized inputs and outputs as integers; False: the program converts
     settings: Mapping[str, Any] = field(default_factory=dict)  # recipe settings that lowering needs
+    range_estimator: str = "auto"  # where no scope names another
+    predicted: Prediction = field(default_factory=Prediction)
 
     @cached_property
     def by_point(self) -> dict[QuantizationPoint, Decision]:

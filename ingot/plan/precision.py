@@ -4,26 +4,34 @@ The logarithm is concave, so its tangent at the current noise bounds it from abo
 minimises that bound exactly, by one minimum cut between two precisions. With int8, int16 and float the first cuts
 choose between integers and float, the next ones between int8 and int16.
 
+The bound is loose where noise is as large as the signal: there the tangent is flat, and no single op pays for a wider
+precision. So a plan that ends there is searched again from the widest precisions, and the better of the two is kept.
+
 Which precisions an op may run in is in constraints.py; what a recipe demands, in user_constraints.py.
 """
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
 
 from torch.fx import Node
 
+from ingot.core.fx import source_of
 from ingot.plan.cost_model import OpCosts
 from ingot.plan.mincut import PairwiseEnergy, minimize
 from ingot.plan.noise_model import quantization_errors
+from ingot.plan.plan_data import Prediction
 from ingot.plan.solver_state import SolverState
 
 MAX_ROUNDS = 6
 NOISE_EPSILON = 1e-12  # noise-to-signal ratio of -120 dB: counts as no noise
+NOISIEST = 5  # ops that a prediction names
 NOISE_FLOOR = 1e-4  # -40 dB, what good int8 nets reach: noise far below it has no value
+RUINOUS_NOISE = 1e-1  # of the signal: the check would refuse some output, or a part of one
 
 
 def assign_precisions(state: SolverState) -> None:
@@ -37,19 +45,69 @@ def assign_precisions(state: SolverState) -> None:
     state.total_time, state.total_noise = baseline_time, _total_noise(state, costs)
     for node in options:
         state.reasons[node] = _reason(node, state, costs)
+    state.predicted = _prediction(state, costs)
+
+
+def _prediction(state: SolverState, costs: OpCosts) -> Prediction:
+    noise = {n: _op_noise(n, p, state, costs) for n, p in state.precisions.items()}
+    total = max(state.total_noise, NOISE_EPSILON)
+    noisiest = sorted((n for n, e in noise.items() if e > 0), key=lambda n: -noise[n])[:NOISIEST]
+    return Prediction(
+        time=_estimated_time(state, costs),
+        sqnr_db=-10 * math.log10(total) if state.total_noise > NOISE_EPSILON else None,
+        precisions=dict(Counter(state.precisions.values())),
+        noisiest=tuple(
+            f"{n.name} ({source_of(n)}) in {state.precisions[n]}: {noise[n] / total:.0%} of the noise" for n in noisiest
+        ),
+    )
+
+
+def _estimated_time(state: SolverState, costs: OpCosts) -> float:
+    """Of all ops and of the conversions between their precisions."""
+    ops = sum(costs.time(n, precision) for n, precision in state.precisions.items())
+    read = ((n, i, v) for n in state.precisions for i, v in costs.edges(n) if v in state.precisions)
+    conversions = (
+        costs.conversion_time(v, state.precisions[v], state.precision_at(n, i, state.precisions[n])) for n, i, v in read
+    )
+    return ops + sum(conversions)
 
 
 def _improve(state: SolverState, costs: OpCosts, pair: tuple[str, str], baseline_time: float) -> None:
-    """Minimum cuts between two precisions until nothing changes."""
+    """The better of two searches, from the current precisions and, if these end in noise, from the wider ones."""
     by_target = state.recipe.noise_vs_latency is None and pair[1] != "float"
-    share_of_time = state.target.cost.int16_time_budget if by_target else state.noise_vs_latency
-    weight = share_of_time / math.log(2) * baseline_time
+    share_of_time = _int16_share(state, costs) if by_target else state.noise_vs_latency
+    halving = baseline_time / math.log(2)
+    weight = share_of_time * halving
+    wide = {n: _choice(n, state, pair)[1] for n in state.precisions}
+    _descend(state, costs, pair, weight)
+    if wide != state.precisions and _total_noise(state, costs) > RUINOUS_NOISE:
+        weight = max(weight, state.noise_vs_latency * halving)  # an output without its signal is worth no saved time
+        found = dict(state.precisions), _price(state, costs, weight)
+        state.precisions = wide
+        _descend(state, costs, pair, weight)
+        if _price(state, costs, weight) >= found[1]:
+            state.precisions = found[0]
+
+
+def _price(state: SolverState, costs: OpCosts, weight: float) -> float:
+    """What is minimised."""
+    return _estimated_time(state, costs) + weight * math.log(_total_noise(state, costs) + NOISE_FLOOR)
+
+
+def _descend(state: SolverState, costs: OpCosts, pair: tuple[str, str], weight: float) -> None:
+    """Minimum cuts between two precisions until nothing changes."""
     for _ in range(MAX_ROUNDS):
         noise_price = weight / (_total_noise(state, costs) + NOISE_FLOOR)  # slope of the tangent
         before = dict(state.precisions)
         state.precisions |= minimize(_energy(state, costs, pair, noise_price))
         if state.precisions == before:
             return
+
+
+def _int16_share(state: SolverState, costs: OpCosts) -> float:
+    """The target's; all of the time where int8 has more noise than the check allows: it would be refused."""
+    too_much = _total_noise(state, costs) > 10 ** (-state.recipe.min_sqnr_db / 10)
+    return 1.0 if too_much else state.target.cost.int16_time_budget
 
 
 def _total_noise(state: SolverState, costs: OpCosts) -> float:

@@ -10,7 +10,8 @@ import torch
 from ingot.plan.plan_data import QParams
 from ingot.targets.base import Format
 
-# Any scale represents an all-zero tensor. This one keeps the bias scale (input scale times weight scale) fine enough.
+# Any scale represents an all-zero tensor (zero_ranges.py may find a better one). This one keeps the bias scale
+# (input scale times weight scale) fine enough.
 ZERO_RANGE_SCALE = 1 / 128
 # Products of scales must stay normal float32 numbers.
 MIN_SCALE = 2.0**-60

@@ -56,6 +56,19 @@ class Simulation:
         return [_float_tensors(run.result) for run in runs], corrections
 
 
+def simulate_plan(
+    module: GraphModule, plan: Plan, batch: SampleBatch, constants: dict[Any, Tensor] | None = None
+) -> list[Tensor]:
+    """All output tensors of a plan on one batch, with its bias corrections."""
+    run = _SimulatedRun(module, plan, {} if constants is None else constants, batch)
+    for node in module.graph.nodes:
+        y = run.compute(node)
+        if (correction := plan.bias_corrections.get(node.name)) is not None:
+            y = apply_correction(node, y, torch.tensor(correction))
+        run.set_result(node, y)
+    return [o for o in torch.utils._pytree.tree_leaves(run.result) if isinstance(o, Tensor)]
+
+
 class _FloatRun(Interpreter):
     """The float program; collects the channel means of all ops with a bias."""
 

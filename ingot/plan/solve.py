@@ -24,12 +24,14 @@ from ingot.plan.plan_data import Decision, Plan, QParams, QuantizationPoint
 from ingot.plan.pointwise_consumers import error_terms
 from ingot.plan.precision import assign_precisions
 from ingot.plan.preferred_zero_points import apply_preferred_zero_points
+from ingot.plan.qparams import qparams_for
 from ingot.plan.range_estimators import estimate_qparams
 from ingot.plan.requantize_multipliers import align_multipliers
 from ingot.plan.scale_sharing import rounding_sensitivity, share_scales
 from ingot.plan.solver_state import Point, SolverState, quantized_operands, value_at
 from ingot.plan.user_constraints import user_constraints_of
 from ingot.plan.value_ranges import hull
+from ingot.plan.zero_ranges import fit_zero_ranges
 from ingot.targets.base import Target
 
 DISABLED = "the recipe disables quantization"
@@ -64,10 +66,12 @@ def solve_each(
         one = replace(state, range_estimator=estimator, qparams={}, because=dict(state.because), fixed=set(state.fixed))
         for members in one.scale_groups.groups():
             _set_qparams(members, one)
+        fit_zero_ranges(one)
         apply_preferred_zero_points(one)
         align_luts(one)
         align_multipliers(one)
-        yield Plan(target.name, fingerprint, tuple(decisions(one)), rewrites, notes=notes)
+        facts = (target.name, fingerprint, tuple(decisions(one)), rewrites)
+        yield Plan(*facts, notes=notes, range_estimator=estimator, predicted=state.predicted)
 
 
 def unquantized(
@@ -153,7 +157,20 @@ def _estimate(members: list[Point], state: SolverState) -> tuple[QParams, str]:
     estimator = _range_estimator(members, state) if rounded and not _has_mask_fills(members, state) else "minmax"
     distribution = mixture([(state.noise.distribution(value_at(m)), s) for m, s in rounded or [(members[0], 1.0)]])
     errors = partial(weighted_errors, tuple(error_terms(rounded, state))) if rounded else None
-    return estimate_qparams(distribution, value_range, state.format_of(members[0]), estimator, errors)
+    found = estimate_qparams(distribution, value_range, state.format_of(members[0]), estimator, errors)
+    return _with_fills(*found, members, state)
+
+
+def _with_fills(qparams: QParams, estimator: str, members: list[Point], state: SolverState) -> tuple[QParams, str]:
+    """A range that covers the fill values of pads: they are not among the values whose rounding was weighed."""
+    effects = state.constraints.effects
+    fills = [c for node, i in members if i is None and node in effects for c in effects[node].constants]
+    low, high = qparams.representable_range
+    margin = float(qparams.scale) / 2  # type: ignore[arg-type]
+    if not fills or (min(fills) >= low - margin and max(fills) <= high + margin):
+        return qparams, estimator
+    covered = hull([(low, high), (min(fills), max(fills))])
+    return qparams_for(*covered, state.format_of(members[0])), f"{estimator}, widened to the fill value of a pad"
 
 
 def _range_estimator(members: list[Point], state: SolverState) -> str:

@@ -12,7 +12,7 @@ from ingot.config.recipe import Recipe
 from ingot.core.fx import is_float
 from ingot.plan.constraints import Constraints
 from ingot.plan.noise_model import NoiseModel
-from ingot.plan.plan_data import QParams
+from ingot.plan.plan_data import Prediction, QParams
 from ingot.plan.scale_groups import DisjointSets
 from ingot.plan.user_constraints import UserConstraints
 from ingot.plan.value_ranges import ValueRange
@@ -35,6 +35,7 @@ class SolverState:
     reasons: dict[Node, str] = field(default_factory=dict)  # op -> why that precision
     total_noise: float = 0.0  # predicted noise-to-signal ratio of the outputs
     total_time: float = 0.0  # estimated time of the baseline: each op in its first allowed format
+    predicted: Prediction = field(default_factory=Prediction)
     fused: dict[Node, Node] = field(default_factory=dict)  # op -> the activation function that is fused into its kernel
     fused_activations: set[Node] = field(default_factory=set)  # the values of `fused`
     # point -> the qparams that the user gives, and who asks for them

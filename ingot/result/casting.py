@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from ingot.capture.inputs import Batch
 from ingot.core.artefact import Check, Delegate, HostOp, ProgramIO
 from ingot.core.atomic_file import atomic_write, write_folders
+from ingot.core.goal_records import GoalResult
 from ingot.errors import ArtefactError
 from ingot.lower.edge import edge_program
 from ingot.plan.plan_data import Plan
@@ -40,6 +41,7 @@ class Casting:
     check: Check | None = None
     timings: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    goal: GoalResult | None = None  # None: none was asked for
     # What the target's compiler estimates, one for each delegate; empty where it says nothing.
     performance: tuple[Estimate, ...] = ()
     # Of a weight-only scheme: each weight, its bits, group and bytes.
@@ -71,7 +73,7 @@ class Casting:
         r = found.records
         return cls(
             r.target, found.pte, r.delegates, r.host_ops, r.io, found.plan, r.check, r.timings, r.notes,
-            found.performance, hosted=r.hosted, evidence=found.evidence,
+            r.goal, found.performance, hosted=r.hosted, evidence=found.evidence,
         )  # fmt: skip
 
     @cached_property

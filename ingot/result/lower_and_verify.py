@@ -54,7 +54,7 @@ def lowered(work: QuantizedProgram, steps: Steps) -> Casting:
     evidence = replace(kept.pop(MAIN_METHOD), others=kept)
     return Casting(
         target.name, done.pte, main.delegates, main.host_ops, main.io, plan, None, dict(steps.seconds),
-        (*work.program.notes, *plan.notes), performance, hosted=main.host_op_values, evidence=evidence,
+        (*work.program.notes, *plan.notes), performance=performance, hosted=main.host_op_values, evidence=evidence,
     )  # fmt: skip
 
 
@@ -75,7 +75,7 @@ def judged(
     casting = replace(casting, evidence=seen)
     done = casting.checked(check, steps.seconds)
     if not check.passed and on_mismatch == "raise":
-        raise _mismatch(done)
+        raise mismatch_error(done)
     return done
 
 
@@ -146,7 +146,8 @@ def _naming_kernels(casting: Casting) -> Iterator[None]:
         raise no_kernel_error(e.why or "", casting.host_ops, casting.hosted) or e from e.__cause__
 
 
-def _mismatch(casting: Casting) -> MismatchError:
+def mismatch_error(casting: Casting) -> MismatchError:
+    """Of a casting whose check failed."""
     check = casting.check
     assert check is not None
     bad = [f"{o.name}: {o.problem}" for o in check.outputs if o.problem]

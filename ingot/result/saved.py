@@ -20,6 +20,7 @@ from ingot.config.recipe import Recipe, recipe_from
 from ingot.config.validation import parsed_json
 from ingot.core.artefact import Check, Delegate, HostOp, ProgramIO
 from ingot.core.digests import RECORDS, check_digest, digests_of
+from ingot.core.goal_records import GoalResult
 from ingot.errors import InputError, first_sentence
 from ingot.plan.plan_data import Plan
 from ingot.plan.validate import validate
@@ -55,6 +56,7 @@ class Records:
     files: tuple[tuple[str, ...], ...] = ()  # of each delegate
     digests: dict[str, str] = field(default_factory=dict)  # SHA-256 of the other files, by name
     version: int = VERSION
+    goal: GoalResult | None = None
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,7 @@ def records_of(casting: Any, files: Mapping[str, bytes]) -> bytes:
         casting.target, recipe, tuple(replace(d, files={}) for d in casting.delegates), casting.host_ops, casting.io,
         casting.check, dict(casting.timings), casting.notes, dict(casting.hosted),
         evidence is None or evidence.in_double, tuple(tuple(d.files) for d in casting.delegates),
-        digests_of(files),
+        digests_of(files), goal=casting.goal,
     )  # fmt: skip
     return json.dumps(json_ready(asdict(made)), indent=1, allow_nan=False).encode()
 

@@ -64,6 +64,7 @@ RULE = Decomposition(
     {
         aten.adaptive_avg_pool1d.default: adaptive_avg,
         aten.adaptive_avg_pool2d.default: adaptive_avg,
+        aten._adaptive_avg_pool2d.default: adaptive_avg,
         aten.adaptive_avg_pool3d.default: adaptive_avg,
         aten.adaptive_max_pool1d.default: adaptive_max,
         aten.adaptive_max_pool2d.default: adaptive_max,

@@ -3,7 +3,7 @@
 A boolean mask that is computed at run time becomes (float(mask) - 1) * 1e9, a float mask max(mask, lowest float32),
 once for all layers that read it. Eager gives zero for rows whose keys are all False or -inf, so the result is
 multiplied by float(any key is not). Rows filled with one finite number (-1e9, lowest float32) are no such rows: eager
-gives the mean of the values.
+gives the mean of the values. Heads that share keys are in attention_groups.py.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ import torch
 from torch.fx import Node
 
 from ingot.core.fx import add_constant, call, constant_of, has_symbols, value_of
+from ingot.core.symbolic_sizes import reshape_argument, same_shape
+from ingot.rewrite.attention_groups import grouped_attention, shared_keys
 from ingot.rewrite.rule import Rule
 
 aten = torch.ops.aten
@@ -25,16 +27,23 @@ _LOWEST = torch.finfo(torch.float32).min
 
 def _rewrite(node: Node) -> Node | None:
     """ExecuTorch's decomposition handles fully masked rows with ops that run on the host."""
-    if node.target is not aten.scaled_dot_product_attention.default or has_symbols(value_of(node).shape):
+    if node.target is not aten.scaled_dot_product_attention.default:
         return None
     q, k, v, mask, dropout, causal, scale, grouped = _arguments(node)
-    if dropout or grouped or value_of(q).shape[:-2] != value_of(k).shape[:-2]:
+    shared = shared_keys(node, q, k, v)
+    same_heads = all(same_shape(value_of(q).shape[:-2], value_of(x).shape[:-2]) for x in (k, v))
+    if dropout or (shared is None and (grouped or not same_heads)):
+        return None
+    if has_symbols(value_of(q).shape[-1:]) or (causal and has_symbols((*value_of(q).shape, *value_of(k).shape[-2:]))):
         return None
     bias = _bias(node, mask, causal)
     if mask is not None and bias is None:
         return None
     factor = 1 / math.sqrt(value_of(q).shape[-1]) if scale is None else scale
-    out = _attention(node, q, k, v, bias, factor)
+    if shared is not None and shared.heads > 1:
+        out = grouped_attention(node, q, shared, bias, factor)
+    else:
+        out = _attention(node, q, k, v, bias, factor)
     unmasked = _some_key(node, mask)
     return out if unmasked is None else call(node, aten.mul.Tensor, out, unmasked)
 
@@ -42,11 +51,13 @@ def _rewrite(node: Node) -> Node | None:
 def _attention(node: Node, q: Node, k: Node, v: Node, bias: Node | None, factor: float) -> Node:
     """Examples and heads become one batch dimension if the mask allows it: bmm takes three dimensions."""
     heads = value_of(q).shape[:-2]
-    flat = bias if bias is None or len(heads) < 2 else _flat_bias(bias, heads)
-    if len(heads) < 2 or (bias is not None and flat is None):
+    to, flat = reshape_argument(value_of(node).shape), bias
+    if bias is not None and len(heads) > 1 and to is not None:
+        flat = _flat_bias(bias, heads)
+    if len(heads) < 2 or to is None or (bias is not None and flat is None):
         return _softmax_attention(node, q, k, v, bias, factor)
     out = _softmax_attention(node, _flat(node, q), _flat(node, k), _flat(node, v), flat, factor)
-    return call(node, aten.reshape.default, out, list(value_of(node).shape))
+    return call(node, aten.reshape.default, out, to)
 
 
 def _softmax_attention(node: Node, q: Node, k: Node, v: Node, bias: Node | None, factor: float) -> Node:
@@ -59,15 +70,17 @@ def _softmax_attention(node: Node, q: Node, k: Node, v: Node, bias: Node | None,
 
 def _flat(node: Node, x: Node) -> Node:
     shape = value_of(x).shape
-    return call(node, aten.reshape.default, x, [math.prod(shape[:-2]), *shape[-2:]])
+    return call(node, aten.reshape.default, x, reshape_argument([math.prod(shape[:-2]), *shape[-2:]]))
 
 
 def _flat_bias(bias: Node, heads: torch.Size) -> Node | None:
     """The mask with one batch dimension; None if it is broadcast along some of the leading dimensions only."""
     shape = (*[1] * (len(heads) + 2 - value_of(bias).dim()), *value_of(bias).shape)
-    if shape[:-2] not in ((1,) * len(heads), tuple(heads)):
+    if not (same_shape(shape[:-2], (1,) * len(heads)) or same_shape(shape[:-2], heads)):
         return None
-    flat, constant = [math.prod(shape[:-2]), *shape[-2:]], constant_of(bias)
+    flat, constant = reshape_argument([math.prod(shape[:-2]), *shape[-2:]]), constant_of(bias)
+    if flat is None:
+        return None
     if constant is not None:
         return _as_constant(bias, constant.reshape(flat))
     return _once(bias, "ingot_flat", lambda at: call(at, aten.reshape.default, bias, flat))

@@ -8,6 +8,7 @@ import torch
 from torch.fx import Node
 
 from ingot.core.fx import add_constant, call, constant_of, value_of
+from ingot.core.symbolic_sizes import same_shape
 from ingot.rewrite.rule import Rule
 
 aten = torch.ops.aten
@@ -19,7 +20,7 @@ def _rewrite(node: Node) -> Node | None:
     if x is None or a is None or b is None:
         return None
     both = a.detach() + b.detach()
-    if both.numel() > max(a.numel(), b.numel()) or value_of(inner).shape != value_of(node).shape:  # type: ignore[arg-type]
+    if both.numel() > max(a.numel(), b.numel()) or not same_shape(value_of(inner).shape, value_of(node).shape):  # type: ignore[arg-type]
         return None
     constant = add_constant(node.graph.owning_module, both, f"{node.name}_sum", node)  # type: ignore[arg-type]
     return call(node, aten.add.Tensor, x, constant)

@@ -16,6 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from ingot.capture.canonicalize.passes import PASSES
 from ingot.core.fx import calls, fake_mode_of, has_symbols, inherited_meta, source_of, value_name, value_of
+from ingot.core.symbolic_sizes import element_count
 
 
 class Declined(Exception):
@@ -136,4 +137,4 @@ def _only_reorders(node: Node) -> bool:
     op: Any = node.target
     if op is not torch.ops.aten.reshape.default and not getattr(op, "is_view", False):
         return False
-    return bool(value_of(node).numel() == value_of(node.all_input_nodes[0]).numel())
+    return element_count(value_of(node).shape) == element_count(value_of(node.all_input_nodes[0]).shape)

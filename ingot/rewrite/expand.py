@@ -8,6 +8,7 @@ import torch
 from torch.fx import Node
 
 from ingot.core.fx import call, value_of
+from ingot.core.symbolic_sizes import same_shape
 from ingot.rewrite.rule import Rule
 
 aten = torch.ops.aten
@@ -30,7 +31,7 @@ def _broadcasts(node: Node, args: list[Any]) -> bool:
         made = node.target(*values)  # type: ignore[operator]
     except (RuntimeError, ValueError):
         return False
-    return len(inner) > 1 and broadcast == value_of(node).shape == made.shape
+    return len(inner) > 1 and same_shape(broadcast, value_of(node).shape) and same_shape(made.shape, broadcast)
 
 
 RULE = Rule("expand-by-broadcasting", _rewrite)

@@ -5,12 +5,14 @@ matmul(a, b) -> reshape(bmm(reshape(a), reshape(b))) otherwise.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from ingot.core.fx import add_constant, call, constant_of, has_symbols, is_float, value_of
+from ingot.core.fx import add_constant, call, constant_of, is_float, value_of
+from ingot.core.symbolic_sizes import reshape_argument, same_shape
 from ingot.rewrite.rule import Rule
 
 aten = torch.ops.aten
@@ -47,25 +49,30 @@ def _by_constant(node: Node, a: Any, b: Any, *bias: Any) -> Node | None:
 def _batched(node: Node, a: Any, b: Any) -> Node | None:
     """Equal batch dimensions become one; with a two-dimensional b, the batch of a becomes rows."""
     x, y = list(value_of(a).shape), list(value_of(b).shape)
-    if has_symbols(x + y):
-        return None
-    if x[:-2] != y[:-2]:
+    if not same_shape(x[:-2], y[:-2]):
         return _rows(node, a, b, x, y) if len(y) == 2 else None
-    batch = int(torch.Size(x[:-2]).numel())
+    batch = math.prod(x[:-2])
     return _product(node, a, b, [batch, *x[-2:]], [batch, *y[-2:]])
 
 
-def _rows(node: Node, a: Any, b: Any, x: list[int], y: list[int]) -> Node:
-    return _product(node, a, b, [1, int(torch.Size(x[:-1]).numel()), x[-1]], [1, *y])
+def _rows(node: Node, a: Any, b: Any, x: list[Any], y: list[Any]) -> Node | None:
+    return _product(node, a, b, [1, math.prod(x[:-1]), x[-1]], [1, *y])
 
 
-def _product(node: Node, a: Any, b: Any, left: list[int], right: list[int]) -> Node:
+def _product(node: Node, a: Any, b: Any, left: list[Any], right: list[Any]) -> Node | None:
+    """None if a reshape has two symbolic sizes."""
+    out = list(value_of(node).shape)
+    changed = [to for x, to in ((a, left), (b, right)) if not same_shape(value_of(x).shape, to)]
+    changed += [out] if len(out) != 3 else []
+    if any(reshape_argument(to) is None for to in changed):
+        return None
     made = call(node, aten.bmm.default, _shaped(node, a, left), _shaped(node, b, right))
-    return _shaped(node, made, list(value_of(node).shape))
+    return _shaped(node, made, out)
 
 
-def _shaped(node: Node, x: Node, shape: list[int]) -> Node:
-    return x if list(value_of(x).shape) == shape else call(node, aten.reshape.default, x, shape)
+def _shaped(node: Node, x: Node, shape: list[Any]) -> Node:
+    same = same_shape(value_of(x).shape, shape)
+    return x if same else call(node, aten.reshape.default, x, reshape_argument(shape))
 
 
 RULE = Rule("matmul-as-bmm", _rewrite)

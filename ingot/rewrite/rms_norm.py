@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch.fx import Node
 
-from ingot.core.fx import call, value_of
-from ingot.rewrite.rule import Rule
+from ingot.core.fx import value_of
+from ingot.rewrite.layer_norm import REASON
+from ingot.rewrite.rule import Rule, in_float
 
 aten = torch.ops.aten
 
@@ -16,9 +19,13 @@ def _rewrite(node: Node) -> Node | None:
         return None
     x, _, weight, eps = (*node.args, None, None)[:4]
     small = torch.finfo(value_of(node).dtype).eps if eps is None else eps
-    mean = call(node, aten.mean.dim, call(node, aten.mul.Tensor, x, x), [-1], True)
-    made = call(node, aten.mul.Tensor, x, call(node, aten.rsqrt.default, call(node, aten.add.Tensor, mean, small)))
-    return made if weight is None else call(node, aten.mul.Tensor, made, weight)
+    mean = _op(node, aten.mean.dim, _op(node, aten.mul.Tensor, x, x), [-1], True)
+    made = _op(node, aten.mul.Tensor, x, _op(node, aten.rsqrt.default, _op(node, aten.add.Tensor, mean, small)))
+    return made if weight is None else _op(node, aten.mul.Tensor, made, weight)
+
+
+def _op(node: Node, op: Any, *args: Any) -> Node:
+    return in_float(node, REASON, op, *args)
 
 
 RULE = Rule("rms-norm-decomposed", _rewrite)

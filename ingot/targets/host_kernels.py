@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from typing import Any
 
@@ -32,7 +33,12 @@ def has_host_kernel(op: Any) -> bool:
     return variant.name() in _registered() or op.name() in _registered()
 
 
-def host_refuses(node: Node) -> bool:
+def runs_on_host(node: Node, edge_ops: Iterable[Any]) -> bool:
+    """The runtime has kernels for all ops that the node becomes."""
+    return not _host_refuses(node) and all(map(has_host_kernel, edge_ops))
+
+
+def _host_refuses(node: Node) -> bool:
     """What a registry cannot say: the kernel of convolution takes one and two dimensions only."""
     return weight_axis(node) is not None and spatial_dims(node) > 2
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch.fx import GraphModule
 
 from ingot.calibrate.statistics import Ranges
+from ingot.capture.element_origin import Origin, origins
 from ingot.capture.export import Program, restore_state
 from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check, Delegate, HostOp, OutputCheck, ProgramIO
@@ -19,9 +20,9 @@ from ingot.core.run_batched import has_mutating_op, run_batched
 from ingot.errors import ArtefactError, InputError, first_sentence
 from ingot.quantize.integer_io import dequantize_outputs, quantize_inputs
 from ingot.targets.base import Target
-from ingot.verify.element_origin import Origin, origins
 from ingot.verify.judge_output import Compared, judge_output
 from ingot.verify.localize.graph_errors import describe_largest_drop
+from ingot.verify.other_sizes import Sized, sized_batches
 from ingot.verify.reference.interpreter import evaluate
 from ingot.verify.reference.perturbed import run_perturbed
 
@@ -60,9 +61,46 @@ def verify_artefact(pte: bytes, evidence: Evidence, batches: Iterable[tuple[torc
     # With state the batches are a sequence: each starts from the state that the previous one left.
     artefact, references = run_undecoded(pte, evidence, chosen), References(evidence, chosen)
     outputs = references.judge(artefact)
+    notes = references.notes
+    if all(o.problem is None for o in outputs):
+        outputs, more = _at_other_sizes(pte, evidence, chosen[0], outputs)
+        notes += more
     passed = all(o.problem is None for o in outputs)
     culprit = None if passed else describe_largest_drop(evidence.program, evidence.quantized, chosen)
-    return Check(evidence.target.runner.executed_on(), len(chosen), outputs, passed, culprit, notes=references.notes)
+    return Check(evidence.target.runner.executed_on(), len(chosen), outputs, passed, culprit, notes=notes)
+
+
+def _at_other_sizes(
+    pte: bytes, evidence: Evidence, batch: tuple[torch.Tensor, ...], outputs: tuple[OutputCheck, ...]
+) -> tuple[tuple[OutputCheck, ...], tuple[str, ...]]:
+    """Outputs with a problem where artefact and quantized graph disagree at a size that no batch had.
+
+    The inputs are made, so their distance to the float model is not judged.
+    """
+    if evidence.program.dynamic_shapes is None or evidence.program.state:
+        return outputs, ()
+    runnable, notes = _runnable(evidence.program, sized_batches(evidence.program, batch))
+    for each in runnable:
+        found = References(evidence, [each.batch]).judge(run_undecoded(pte, evidence, [each.batch]))
+        bad = {o.name: f"at sizes {each.text}: {o.problem}" for o in found if o.disagrees}
+        outputs = tuple(replace(o, problem=bad[o.name], disagrees=True) if o.name in bad else o for o in outputs)
+        if bad:
+            return outputs, notes
+    sizes = "; ".join(each.text for each in runnable)
+    return outputs, (*notes, f"also executed at the sizes {sizes}: equal to the quantized graph")
+
+
+def _runnable(program: Program, sized: list[Sized]) -> tuple[list[Sized], tuple[str, ...]]:
+    """Those that the float model takes: a size of one input may be a value of another."""
+    kept, notes = list[Sized](), list[str]()
+    for each in sized:
+        try:
+            run_graph(program.reference, [each.batch], {})
+        except Exception as e:  # whatever the model raises
+            notes.append(f"not executed at the sizes {each.text}: the float model fails there: {first_sentence(e)}")
+        else:
+            kept.append(each)
+    return kept, tuple(notes)
 
 
 class References:
@@ -89,7 +127,9 @@ class References:
             made = [t.to(self.reference[0][i].dtype) for t in dequantize_outputs(made, [io] * len(made))]
         float_, graph = ([o[i] for o in side] for side in (self.reference, self.quantized))
         known = [o[i] for o in self.origins], [o[i] for o in self.in_double]
-        given = Compared(float_, graph, made, *known, lambda run: self._noisy(run, i))
+        given = Compared(
+            float_, graph, made, *known, lambda run: self._noisy(run, i), lambda: [o[i] for o in self.noisy_reference]
+        )
         return judge_output(self._name(i), given, self.evidence.recipe.min_sqnr_db)
 
     def _name(self, i: int) -> str:
@@ -121,9 +161,15 @@ class References:
             return []
         return [flat_tensors(o) for o in some]
 
+    @cached_property
+    def noisy_reference(self) -> Runs:
+        """The float model with rounding noise, for outputs that are nothing else."""
+        program = self.evidence.program
+        return _run_noisy(program.reference, program.state, self.batches, None, 0)
+
     def _noisy(self, run: int, i: int) -> list[torch.Tensor]:
         if run not in self._noisy_runs:
-            self._noisy_runs[run] = _run_noisy(self.evidence, self.batches, run)
+            self._noisy_runs[run] = _run_noisy_graph(self.evidence, self.batches, run)
         return [o[i] for o in self._noisy_runs[run]]
 
 
@@ -138,12 +184,23 @@ def _failed(name: str, problem: str) -> OutputCheck:
     return OutputCheck(name, -math.inf, math.inf, -math.inf, -math.inf, problem, disagrees=True)
 
 
-def _run_noisy(evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]], seed: int) -> Runs:
+def _run_noisy_graph(evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]], seed: int) -> Runs:
     """The quantized graph with rounding noise added to every computed value."""
     module, state = evidence.quantized, evidence.program.state
+    return _run_noisy(module, state, batches, None if state or not evidence.in_double else evidence.target, seed)
+
+
+def _run_noisy(
+    module: GraphModule,
+    state: dict[str, torch.Tensor],
+    batches: Sequence[tuple[torch.Tensor, ...]],
+    target: Target | None,
+    seed: int,
+) -> Runs:
+    """In double precision as on a target, where one is given."""
     restore_state(module, state)
     try:
-        made = run_perturbed(module, batches, None if state or not evidence.in_double else evidence.target, seed)
+        made = run_perturbed(module, batches, target, seed)
     except NO_DOUBLE_KERNEL:
         made = run_perturbed(module, batches, None, seed)
     restore_state(module, state)

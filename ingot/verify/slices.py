@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from ingot.verify.element_origin import Origin
+from ingot.capture.element_origin import Origin
 
 MOST_VALUES = 1 << 20  # of which the correlation of the noise is estimated
 

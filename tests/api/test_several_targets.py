@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 import ingot
-from ingot import api
 from ingot.cli import main
+from ingot.result import target_cast
 
 BATCHES = [(torch.randn(2, 8, generator=torch.Generator().manual_seed(i)),) for i in range(4)]
 NAMES = ["vulkan", "xnnpack"]
@@ -29,14 +29,14 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`fail("vulkan", error)`: what goes wrong for that target, after it was planned."""
 
     def fail(target: str, error: Exception) -> None:
-        real = api.judged
+        real = target_cast.judged
 
         def judged(casting: Any, *args: Any, **kwargs: Any) -> Any:
             if casting.target == target:
                 raise error
             return real(casting, *args, **kwargs)
 
-        monkeypatch.setattr(api, "judged", judged)
+        monkeypatch.setattr(target_cast, "judged", judged)
 
     return fail
 

@@ -159,7 +159,7 @@ def test_every_exit_code_is_told() -> None:
     """In --help and in the README."""
     readme = re.search(r"Exit codes: ([^`]*)", (Path(__file__).parents[2] / "README.md").read_text())
     assert readme is not None
-    for code in ("0", "1", "2", "3", "4", "130"):
+    for code in ("0", "1", "2", "3", "4", "5", "130"):
         assert re.search(rf"\b{code} ", EXIT_CODES)
         assert re.search(rf"\b{code} ", readme[1])
 

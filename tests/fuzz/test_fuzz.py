@@ -62,6 +62,25 @@ def test_the_judge_sees_wrong_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert judge(SMALL).signature == "wrong: passed the check, far from the model"
 
 
+def test_the_plain_program_has_the_qparams_that_the_user_gives() -> None:
+    """An input of 0 … 1 loses negative numbers in any program; measured qparams lose none."""
+    program = FuzzProgram(0, "xnnpack", {"i0": Input((4, 8))}, (Step("s0", "relu", ("i0",)),), ("i0", "s0"))
+    expected = eager_outputs(program)
+    assert judging.plain_quantization_db(program, expected) > 30
+    assert judging.plain_quantization_db(replace(program, recipe={"inputs": ["int8"]}), expected) > 30
+    assert judging.plain_quantization_db(replace(program, recipe={"inputs": ["unorm8"]}), expected) < 9
+
+
+def test_the_deviation_of_equal_numbers_is_rounding_noise() -> None:
+    """Zero in one order of summation, 1e-8 in another; anything that rounding does not explain is wrong."""
+    steps = (Step("s0", "std", ("i0",), {"dim": [-1], "keepdim": True}),)
+    program = FuzzProgram(0, "xnnpack", {"i0": Input((2, 32), values="constant")}, steps, ("s0",))
+    expected = eager_outputs(program)
+    for error, excused in ((1e-8, True), (1e-3, False)):
+        assert judging.is_rounding_noise(program, expected, [[t + error for t in b] for b in expected]) is excused
+    assert not judging.is_rounding_noise(SMALL, eager_outputs(SMALL), [[-t for t in b] for b in eager_outputs(SMALL)])
+
+
 def test_the_judge_sees_another_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
     run = judging.run_by_itself
     monkeypatch.setattr(judging, "run_by_itself", lambda *a: [[t.double() for t in b] for b in run(*a)])

@@ -51,3 +51,24 @@ def test_channels_last_inputs_give_the_same_numbers(name: str, recipe: dict[str,
     assert min(o.sqnr_db for o in casting.check.outputs if o.sqnr_db is not None) > (
         100 if "quantize" in recipe else 20
     )
+
+
+def _by_its_mean(x: Tensor) -> Tensor:
+    return x * torch.sigmoid(x.mean((2, 3), keepdim=True))
+
+
+def _pooled_and_convolved(x: Tensor) -> Tensor:
+    c = x.shape[1]
+    return nn.functional.conv2d(nn.functional.avg_pool2d(x, x.shape[2:]), torch.linspace(-1, 1, c * c).view(c, c, 1, 1))
+
+
+@pytest.mark.parametrize("function", [_by_its_mean, _pooled_and_convolved, lambda x: x.relu()])
+@pytest.mark.parametrize("shape", [(2, 8, 1, 1), (2, 1, 3, 4), (2, 4, 3, 1)])
+@pytest.mark.parametrize("recipe", [{}, {"quantize": False}], ids=["int", "float"])
+def test_sizes_of_one_fit_both_formats(shape: tuple[int, ...], function: X, recipe: Any) -> None:
+    """The runtime goes by the dim order, so XNNPACK's passes must."""
+    batches = [(torch.randn(shape).contiguous(memory_format=torch.channels_last),) for _ in range(2)]
+    asked: Any = {**recipe, "recover": False}
+    casting = ingot.cast(Applied(function), batches[0], target="xnnpack", calibration=batches, recipe=asked)
+    assert casting.check is not None
+    assert casting.check.outputs[0].sqnr_db > 20

@@ -29,6 +29,7 @@ from ingot.plan.qparams import qparams_for, round_down_to_bits, weight_qparams, 
 from ingot.plan.range_estimators import CLIPPING_ESTIMATORS, estimate_qparams
 from ingot.plan.scale_groups import DisjointSets
 from ingot.targets.base import Format
+from tests.support.requirements import need
 
 INT8 = Format("int8", -128, 127, symmetric=False)
 INT16 = Format("int16", -32767, 32767, symmetric=True)
@@ -86,6 +87,62 @@ def test_sensitivity_is_the_squared_jacobian() -> None:
         float(net[1].weight.square().sum() / net(x).square().sum()), rel=0.5
     )
     assert ranges.sensitivity[operand_key("linear", "input_1", 0)] == pytest.approx(exact, rel=0.5)
+
+
+class Joined(nn.Module):
+    """Boxes in pixels beside scores."""
+
+    def forward(self, boxes: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        return torch.cat([boxes * 640, scores.sigmoid()], 1).flatten(2).transpose(1, 2)
+
+
+def test_joined_groups_weigh_alike() -> None:
+    """An error that ruins the small group is no small one."""
+    batches = [(torch.rand(1, 4, 8, 8), torch.randn(1, 6, 8, 8) - 2) for _ in range(4)]
+    ranges = ingot.record(program := ingot.capture(Joined(), batches[0]), batches)
+    outputs = [program.module(*b)[0] for b in batches[:2]]
+    scores = torch.stack([y[..., 4:].square().mean() for y in outputs]).mean()
+    measured = ranges.sensitivity[next(n.name for n in program.module.graph.nodes if "cat" in n.name)]
+    assert isinstance(measured, float)
+    assert measured == pytest.approx(0.5 / float(scores), rel=0.3)  # 1 / power of each group, on average
+
+
+@pytest.mark.parametrize("target", ["xnnpack", "ethos-u55-128"])
+def test_a_group_that_int8_would_ruin_gets_a_wider_precision(target: str) -> None:
+    need(target)
+    batches = [(torch.rand(1, 4, 8, 8), torch.randn(1, 6, 8, 8) - 2) for _ in range(4)]
+    casting = ingot.cast(Joined(), batches[0], target=target, calibration=batches)
+    assert casting.check is not None
+    assert min(casting.check.outputs[0].groups_db) > 25
+
+
+@pytest.mark.parametrize("estimator", ["auto", "mse", "entropy", "percentile:99"])
+def test_the_fill_value_of_a_pad_is_not_clipped(estimator: str) -> None:
+    class Padded(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return nn.functional.pad(x.relu(), (1, 1), value=-7.5) * 2
+
+    batches = [(torch.randn(1, 4, 8, 32),) for _ in range(4)]
+    program = ingot.capture(Padded(), batches[0])
+    plan = ingot.plan(program, ingot.record(program, batches), "xnnpack", recipe={"range": estimator})
+    found = plan.qparams(next(n.name for n in program.module.graph.nodes if "pad" in n.name))
+    assert found is None or found.representable_range[0] <= -7.5 + float(found.scale)  # type: ignore[arg-type]
+    casting = ingot.cast(Padded(), batches[0], target="xnnpack", calibration=batches, recipe={"range": estimator})
+    assert casting.check is not None
+    assert casting.check.outputs[0].sqnr_db > 25
+
+
+def test_zeros_have_the_scale_of_what_they_are_added_to() -> None:
+    class Added(nn.Module):
+        def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return x * 1e-6 + y
+
+    batches = [(torch.randn(1, 4, 8, 8), torch.zeros(1, 4, 8, 8)) for _ in range(4)]
+    plan = ingot.plan(program := ingot.capture(Added(), batches[0]), ingot.record(program, batches), "xnnpack")
+    tiny, zeros = plan.qparams("add", 0), plan.qparams("add", 1)
+    assert tiny is not None
+    assert zeros is not None
+    assert zeros.scale == pytest.approx(tiny.scale)
 
 
 def test_each_use_of_a_value_has_its_own_sensitivity() -> None:

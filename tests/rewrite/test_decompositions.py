@@ -13,21 +13,28 @@ from hypothesis import strategies as st
 
 from ingot.rewrite import (
     adaptive_pool,
+    avg_pool_factors,
     bilinear,
     bucketize,
     conv3d,
     conv_transpose3d,
+    cumulative_sum,
     embedding_bag,
+    extrema,
+    group_norm,
     order_statistics,
     pool1d,
     pool3d,
     pool_indices,
+    powers,
     prelu,
     resample,
     round_decimals,
     rrelu,
     scans,
     unbatched,
+    variance,
+    windows,
 )
 from ingot.rewrite.decomposition import Declined
 
@@ -35,6 +42,7 @@ aten = torch.ops.aten
 MODULES = (
     conv3d, conv_transpose3d, adaptive_pool, pool1d, pool3d, pool_indices, order_statistics, round_decimals, prelu,
     embedding_bag, scans, bucketize, unbatched, resample, bilinear, rrelu,
+    avg_pool_factors, group_norm, extrema, cumulative_sum, powers, windows, variance,
 )  # fmt: skip
 
 
@@ -152,6 +160,68 @@ def a_resampling(draw: random.Random, rank: int) -> Any:
     return (x, *((size, draw.random() < 0.5, None) if draw.random() < 0.5 else (None, draw.random() < 0.5, scale))), {}
 
 
+def a_reduction(draw: random.Random) -> Any:
+    x = a_value(draw, 1)
+    return (x, draw.sample(range(-x.dim(), 0), draw.randint(0, x.dim())), draw.random() < 0.5), {}
+
+
+def a_variance(draw: random.Random) -> Any:
+    x = noise(draw, *(draw.randint(2, 5) for _ in range(draw.randint(1, 4))))
+    dims = draw.sample(range(-x.dim(), 0), draw.randint(0, x.dim())) or None
+    return (x, dims), {"correction": draw.choice((None, 0, 1)), "keepdim": draw.random() < 0.5}
+
+
+def an_unbiased_variance(draw: random.Random) -> Any:
+    (x, dims), _ = a_variance(draw)
+    return (x, dims, draw.random() < 0.5, draw.random() < 0.5), {}
+
+
+def a_group_norm(draw: random.Random) -> Any:
+    groups = draw.randint(1, 3)
+    channels = groups * draw.randint(1, 3)
+    x = noise(draw, 2, channels, *(draw.randint(2, 4) for _ in range(draw.randint(1, 3))))
+    affine = [draw.choice((None, noise(draw, channels))) for _ in range(2)]
+    return (x, groups, *affine, draw.choice((1e-5, 0.1)), False), {}
+
+
+def an_instance_norm(draw: random.Random) -> Any:
+    (x, _, weight, bias, eps, _), _ = a_group_norm(draw)
+    return (x, weight, bias if weight is not None else None, None, None, True, 0.1, eps, False), {}
+
+
+def a_power(draw: random.Random) -> Any:
+    """Whole powers of any number, others of positive ones."""
+    if draw.random() < 0.5:
+        return (noise(draw, 3, 4), draw.choice((0, 1, 3, 4, 7, 2.0, -1, -2))), {}
+    return (noise(draw, 3, 4).abs() + 0.1, draw.choice((0.5, -0.5, 1.5, 2.5, 0.3, -1.7, 20))), {}
+
+
+def an_unfold(draw: random.Random) -> Any:
+    x, dim = along_a_dim(draw)
+    size = draw.randint(1, x.shape[dim] if x.dim() else 1)
+    return (x, dim, size, draw.randint(1, 3)), {}
+
+
+def patches(draw: random.Random) -> dict[str, list[int]]:
+    kernel = [draw.randint(1, 3) for _ in range(2)]
+    return {
+        "kernel": kernel, "dilation": [draw.randint(1, 2) for _ in kernel], "padding": [draw.randint(0, 1) for _ in kernel],
+        "stride": [draw.randint(1, 3) for _ in kernel],
+    }  # fmt: skip
+
+
+def an_im2col(draw: random.Random) -> Any:
+    x = noise(draw, 2, draw.randint(1, 3), draw.randint(5, 8), draw.randint(5, 8))
+    return (x, *patches(draw).values()), {}
+
+
+def a_col2im(draw: random.Random) -> Any:
+    given, size = patches(draw), [draw.randint(5, 8) for _ in range(2)]
+    image = torch.zeros(2, draw.randint(1, 3), *size)
+    columns = aten.im2col(image, *given.values())
+    return (noise(draw, *columns.shape), size, *given.values()), {}
+
+
 def an_embedding_bag(draw: random.Random) -> Any:
     rows, many, mode = draw.randint(2, 9), draw.randint(1, 8), draw.randint(0, 2)
     weight, indices = (
@@ -196,6 +266,27 @@ DRAW: dict[Any, Any] = {
         for kind in ("avg", "max")
         for rank in (1, 2, 3)
     },
+    aten._adaptive_avg_pool2d.default: partial(an_adaptive_pool, rank=2),
+    aten.var.correction: a_variance,
+    aten.var.dim: an_unbiased_variance,
+    aten.std.correction: a_variance,
+    aten.std.dim: an_unbiased_variance,
+    aten.var_mean.correction: a_variance,
+    aten.reciprocal.default: lambda draw: ((noise(draw, 3, 4).abs() + 0.1,), {}),
+    aten.amax.default: a_reduction,
+    aten.amin.default: a_reduction,
+    aten.max.default: lambda draw: ((a_value(draw, 1),), {}),
+    aten.min.default: lambda draw: ((a_value(draw, 1),), {}),
+    aten.max.dim: lambda draw: ((*along_a_dim(draw), draw.random() < 0.5), {}),
+    aten.min.dim: lambda draw: ((*along_a_dim(draw), draw.random() < 0.5), {}),
+    aten.cumsum.default: lambda draw: (along_a_dim(draw), {}),
+    aten.group_norm.default: a_group_norm,
+    aten.instance_norm.default: an_instance_norm,
+    aten.pow.Tensor_Scalar: a_power,
+    aten.erf.default: lambda draw: ((noise(draw, 3, 4) * 3,), {}),
+    aten.unfold.default: an_unfold,
+    aten.im2col.default: an_im2col,
+    aten.col2im.default: a_col2im,
     aten.median.default: lambda draw: ((a_value(draw),), {}),
     aten.median.dim: lambda draw: ((*along_a_dim(draw), draw.random() < 0.5), {}),
     aten.kthvalue.default: a_kth_value,

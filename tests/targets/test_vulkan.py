@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -377,6 +378,30 @@ def test_ops_without_a_shader_are_refused() -> None:
     graph = VulkanGraph((OpCall("quantized_decomposed.quantize_per_token.default", (), 0),), (), {}, (), ())
     with pytest.raises(ingot.ArtefactError, match=r"without a shader.*quantize_per_token"):
         check_registered(graph)
+
+
+def test_ops_without_a_shader_run_on_the_host() -> None:
+    class Compared(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.where(torch.logical_not(x > 0.2), x * 2, torch.log10(x.abs() + 1))
+
+    x = torch.randn(2, 6)
+    casting = ingot.cast(Compared(), (x,), target="vulkan", calibration=[(x,)], recipe={"quantize": False})
+    assert {"gt.Scalar", "logical_not.default", "log10.default"} <= {h.op for h in casting.host_ops}
+    assert casting.check.outputs[0].sqnr_db > 100
+
+
+def test_infinite_numbers_in_a_delegate() -> None:
+    """flatc writes them as inf and nan, which are no JSON."""
+
+    class Clamped(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.clamp(x, -1.0, math.inf) * 2
+
+    x = torch.randn(2, 6)
+    casting = ingot.cast(Clamped(), (x,), target="vulkan", calibration=[(x,)], recipe={"quantize": False})
+    assert len(casting.delegates) == 1
+    assert casting.check.outputs[0].sqnr_db > 100
 
 
 def test_a_damaged_delegate() -> None:

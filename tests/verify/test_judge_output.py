@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from ingot.capture.element_origin import Origin
 from ingot.core.artefact import OutputCheck
-from ingot.verify.element_origin import Origin
 from ingot.verify.integer_outputs import Rerun, integer_mismatch
 from ingot.verify.judge_output import Compared, in_noise_units, judge_output
 from ingot.verify.metrics import measure
@@ -94,6 +94,36 @@ def test_float_noise_is_measured() -> None:
     given = compared(float_, float_, float_ + 8e-3)
     assert judge_output("y", given, 10.0).disagrees
     assert judge_output("y", replace(given, in_double=list(in_double.float())), 10.0).problem is None
+
+
+def test_half_precision_rounds_coarsely() -> None:
+    """Half an ulp is no disagreement in the type that has it; it is one in a finer type."""
+    float_ = normal(4, 1, 8, 16)
+    ulps = 1 + 2.0**-11 * normal(4, 1, 8, 16, seed=1)
+    for dtype, passes in ((torch.float16, True), (torch.float32, False)):
+        f, a = (list(t.to(dtype)) for t in (float_, float_ * ulps))
+        assert (judge_output("y", Compared(f, f, a), 10.0).problem is None) is passes
+    wrong = [-t for t in float_.half()]
+    assert judge_output("y", Compared(list(float_.half()), list(float_.half()), wrong), 10.0).disagrees
+
+
+def test_what_varies_by_rounding_only_is_constant() -> None:
+    float_ = 3 + 1e-7 * normal(4, 1, 8, 16)
+    constant = torch.full_like(float_, 3.01)
+    assert judge_output("y", compared(float_, constant, constant), 10.0).problem is None
+    varies = 3 + 1e-3 * normal(4, 1, 8, 16)
+    assert str(judge_output("y", compared(varies, constant, constant), 10.0).problem).startswith("dead")
+
+
+def test_an_output_that_is_rounding_noise_of_the_float_model() -> None:
+    """It is no failure that other noise comes out; larger errors are one."""
+    float_ = 1e-8 * normal(4, 1, 8, 16)
+    noisy = list((1e-6 * normal(4, 1, 8, 16, seed=1)).float())
+    for size, passes in ((1e-7, True), (1e-5, False)):
+        artefact = float_ + size * normal(4, 1, 8, 16, seed=2)
+        given = compared(float_, artefact, artefact)
+        assert str(judge_output("y", given, 10.0).problem).startswith("far")
+        assert (judge_output("y", replace(given, noisy_reference=lambda: noisy), 10.0).problem is None) is passes
 
 
 def test_other_types_and_shapes_are_named() -> None:

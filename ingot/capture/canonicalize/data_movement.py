@@ -5,6 +5,7 @@ f(x) -> reshape(x), reshape(x[a:b]), cat([x[c:], x[:c]])
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Iterator
 from typing import Any
@@ -13,7 +14,9 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.capture.op_semantics import Kind, effect_of, operands
+from ingot.capture.op_semantics.sizes import concrete, shape_of
 from ingot.core.fx import call, calls, constant_of, has_symbols, is_float, replace, value_of
+from ingot.core.symbolic_sizes import element_count, is_symbolic, reshape_argument, same_shape, symbolic_count
 
 aten = torch.ops.aten
 CANONICAL_OPS = (aten.reshape.default, aten.slice.Tensor, aten.cat.default, aten.permute.default)
@@ -22,7 +25,8 @@ MAX_SLICES = 4  # beyond this a gather kernel is better than a cat of slices
 
 def canonicalize_movement(module: GraphModule) -> int:
     """squeeze, flatten, select, split, unbind, roll … -> reshape, slice and a cat of at most MAX_SLICES slices."""
-    return sum(_rewrite(node) for node in calls(module)) + _merge_reshapes(module)
+    changed = sum(_rewrite(node) or _rewrite_symbolic(node) for node in calls(module))
+    return changed + _merge_reshapes(module)
 
 
 def _rewrite(node: Node) -> bool:
@@ -38,6 +42,52 @@ def _rewrite(node: Node) -> bool:
     return True
 
 
+def _rewrite_symbolic(node: Node) -> bool:
+    """A view of a value with symbolic sizes: no size has to be computed for reshape(x, [-1, 4]) or a static slice."""
+    view: Any = node.args[0] if node.target is operator.getitem else node
+    if not isinstance(view, Node) or not _is_view(view) or node.target in (aten.permute.default, aten.slice.Tensor):
+        return False
+    x: Any = view.args[0]
+    before, after = value_of(x), value_of(node)
+    if not isinstance(after, torch.Tensor) or before.dtype != after.dtype or not symbolic_count(before.shape):
+        return False
+    new = _symbolic_form(node, x, _example_positions(node, view, shape_of(before)))
+    if new is None or (new is not node and new.target is node.target and new.args == node.args):
+        return False
+    replace(node, new)
+    return True
+
+
+def _is_view(node: Node) -> bool:
+    return node.target is aten.reshape.default or bool(getattr(node.target, "is_view", False))
+
+
+def _example_positions(node: Node, view: Node, shape: tuple[int, ...]) -> torch.Tensor:
+    """Which elements a view has, at the sizes of the example. A view depends on sizes in no other way."""
+    numbered = torch.arange(math.prod(shape)).reshape(shape)
+    args = torch.fx.map_arg(view.args[1:], lambda n: concrete(value_of(n)))
+    out = view.target(numbered, *args)  # type: ignore[operator]
+    return out[node.args[1]] if view is not node else out
+
+
+def _symbolic_form(node: Node, x: Node, positions: torch.Tensor) -> Node | None:
+    shape, to = value_of(x).shape, value_of(node).shape
+    numbered = torch.arange(math.prod(shape_of(value_of(x)))).reshape(shape_of(value_of(x)))
+    argument = reshape_argument(to)
+    if torch.equal(positions.reshape(-1), numbered.reshape(-1)) and element_count(shape) == element_count(to):
+        return None if argument is None else call(node, aten.reshape.default, x, argument)
+    found = _as_slice(numbered, positions.reshape(-1))
+    if found is None or is_symbolic(shape[found[0]]):
+        return None
+    part = [*shape[: found[0]], found[2] - found[1], *shape[found[0] + 1 :]]
+    if same_shape(part, to):
+        return call(node, aten.slice.Tensor, x, *found)
+    if argument is not None and element_count(part) == element_count(to):
+        return call(node, aten.reshape.default, call(node, aten.slice.Tensor, x, *found), argument)
+    dim, start, _ = found
+    return call(node, aten.select.int, x, dim, start) if same_shape([*part[:dim], *part[dim + 1 :]], to) else None
+
+
 def _moved_operand(node: Node) -> Node | None:
     """The one operand whose elements the node moves, with no other values mixed in. Looks through a getitem."""
     op: Any = node.args[0] if node.target is operator.getitem else node
@@ -46,6 +96,7 @@ def _moved_operand(node: Node) -> Node | None:
         return None
     effect = effect_of(op, constant_of)
     plain = effect.kind is Kind.MOVES and not effect.constants and len(effect.carriers) == 1
+    plain = plain and operands(op)[effect.carriers[0]] is moved[0]  # copy(x, constant) moves the constant
     same_type = value_of(moved[0]).dtype == value_of(node).dtype  # a dtype conversion also keeps the order
     return moved[0] if plain and same_type and not has_symbols(value_of(moved[0]).shape) else None
 
@@ -144,7 +195,7 @@ def _merge_reshapes(module: GraphModule) -> int:
             continue
         merged += 1
         node.args = (node.args[0].args[0], *node.args[1:])  # type: ignore[union-attr]
-        if value_of(node.args[0]).shape == value_of(node).shape:  # type: ignore[arg-type]
+        if same_shape(value_of(node.args[0]).shape, value_of(node).shape):  # type: ignore[arg-type]
             node.replace_all_uses_with(node.args[0])  # type: ignore[arg-type]
     return merged
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 from torch.fx import GraphModule, Node
-from torch.fx.experimental.symbolic_shapes import guard_or_false
 
 from ingot.capture.op_semantics import effect_of, operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import calls, constant_of, is_float, replace, value_of
+from ingot.core.symbolic_sizes import same_shape
 
 
 def remove_identities(module: GraphModule) -> int:
@@ -45,11 +45,9 @@ def _remove_identity(node: Node) -> bool:
 
 
 def _same_dtype_and_shape(a: Node, b: Node) -> bool:
-    """Same dtype and provably the same shape. A data-dependent size is never provably equal."""
+    """Same dtype and the same shape for every value of symbolic sizes."""
     x, y = value_of(a), value_of(b)
-    if not isinstance(x, torch.Tensor) or x.dtype != y.dtype or x.dim() != y.dim():
-        return False
-    return all(guard_or_false(i == j) for i, j in zip(x.shape, y.shape, strict=True))
+    return isinstance(x, torch.Tensor) and x.dtype == y.dtype and same_shape(x.shape, y.shape)
 
 
 def _is_returned(node: Node, source: Node) -> bool:

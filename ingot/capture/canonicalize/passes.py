@@ -15,6 +15,8 @@ from ingot.capture.canonicalize.batch_norm import fold_batch_norm
 from ingot.capture.canonicalize.constants import fold_constants, one_constant_per_use
 from ingot.capture.canonicalize.data_movement import canonicalize_movement
 from ingot.capture.canonicalize.identities import remove_identities, views_as_reshapes
+from ingot.capture.canonicalize.negative_pads import crop_before_padding
+from ingot.capture.canonicalize.plain_operands import plain_operands
 from ingot.core.run_batched import has_mutating_op, run_batched
 from ingot.errors import CaptureError
 
@@ -48,6 +50,8 @@ PASSES = (
     Pass(
         "positional", "functional ATen", "no keyword argument where the schema allows a position", positional_arguments
     ),
+    Pass("operands", "positional", "no copy into a value; no sum with a hidden factor", plain_operands),
+    Pass("pads", "positional", "no pad by a negative amount, unless by a symbolic one", crop_before_padding),
     Pass(
         "fold",
         "positional",

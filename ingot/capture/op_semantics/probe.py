@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -120,13 +121,26 @@ def _classify(probe: Probe) -> ProbeResult:
         result = trace_provenance(probe, [probe.float_args[i] for i in result.float_args], fixed) or result
     if result and result.kind is Kind.CREATES and not _same_for_plain_values(probe, fixed, once):
         return ProbeResult(Kind.COMPUTES, note="the output depends on which operands are zero, or on their signs")
+    if result and result.identity and not _keeps_infinities(probe, fixed):
+        return replace(result, kind=Kind.SELECTS, identity=False)
     return result or find_affine(probe, fixed) or ProbeResult(Kind.COMPUTES)
 
 
+def _keeps_infinities(probe: Probe, fixed: list[torch.Tensor]) -> bool:
+    """clamp(x, lowest float) and nan_to_num change nothing else: no finite number shows what they do."""
+    infinite = (probe.run([torch.full_like(x, number) for x in fixed]) for number in (torch.inf, -torch.inf))
+    return all(bool(torch.isinf(out).all()) for out in infinite)
+
+
 def _same_for_plain_values(probe: Probe, fixed: list[torch.Tensor], output: torch.Tensor) -> bool:
-    """A norm of order 0 counts what is not zero: constant for random values, which are never zero."""
+    """A norm of order 0 counts what is not zero: constant for random values, which are never zero.
+
+    The lowest float absorbs what is added to it, but infinity; where infinity makes NaN it says nothing.
+    """
     plain = (probe.run([torch.full_like(x, number) for x in fixed]) for number in (0.0, 1.0, -1.0))
-    return all(torch.allclose(p, output, equal_nan=True) for p in plain)
+    infinite = (probe.run([torch.full_like(x, number) for x in fixed]) for number in (torch.inf, -torch.inf))
+    told = (torch.where(out.isnan(), output, out) for out in infinite)
+    return all(torch.allclose(p, output, equal_nan=True) for p in (*plain, *told))
 
 
 def _combine(a: ProbeResult, b: ProbeResult, only_masks: bool) -> ProbeResult:

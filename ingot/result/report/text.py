@@ -9,6 +9,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from ingot.core.artefact import Check, Delegate
+from ingot.core.goal_records import GoalResult
 
 if TYPE_CHECKING:
     from ingot.result.casting import Casting
@@ -26,6 +27,7 @@ def summary_facts(casting: Casting) -> Facts:
         "host_ops": [asdict(h) for h in casting.host_ops],
         "io": asdict(casting.io),
         "check": None if casting.check is None else check_data(casting.check),
+        "goal": None if casting.goal is None else goal_data(casting.goal),
         "performance": [p.to_dict() for p in casting.performance],
         "rewrites": list(casting.plan.rewrites),
         "timings": dict(casting.timings),
@@ -42,6 +44,12 @@ def _delegate_data(delegate: Delegate) -> Facts:
 def check_data(check: Check) -> Facts:
     """The result of verification, ready for JSON."""
     return json_ready({**asdict(check), "max_abs_error": check.max_abs_error})
+
+
+def goal_data(goal: GoalResult) -> Facts:
+    """Goals and the search for them, ready for JSON."""
+    steps = [{**asdict(s), "met": s.met} for s in goal.steps]
+    return json_ready({**asdict(goal), "steps": steps, "met": goal.met})
 
 
 def json_ready(thing: Any) -> Any:
@@ -73,7 +81,7 @@ def summary(casting: Casting, verbose: bool = True) -> str:
     facts = summary_facts(casting)
     long = (_delegates, _host_ops, output_lines, _notes)
     lines = {part: list(part(facts, verbose)) for part in long}
-    order = (_delegates, _host_ops, output_lines, _estimates, _rewrites, _timings, _notes)
+    order = (_goal, _delegates, _host_ops, output_lines, _estimates, _rewrites, _timings, _notes)
     return "\n".join([headline(facts), *(line for p in order for line in (lines[p] if p in lines else p(facts)))])
 
 
@@ -97,6 +105,21 @@ def status(check: Facts | None) -> str:
     if check["passed"]:
         return "passed"
     return f"FAILED, the error starts at {check['culprit']}" if check["culprit"] else "FAILED"
+
+
+def _goal(facts: Facts) -> Iterator[str]:
+    """The goals, and each plan that was measured on the way."""
+    if (goal := facts["goal"]) is None:
+        return
+    for v in goal["values"]:
+        sign = ">=" if v["higher_is_better"] else "<="
+        wanted = f"{sign} {v['bar']:.6g}; float model {v['float_value']:.6g}"
+        yield f"goal {'met' if goal['met'] else 'NOT MET'}: {v['metric']} {v['value']:.6g} ({wanted})"
+    for s in goal["steps"]:
+        values = ", ".join(f"{v['metric']} {v['value']:.6g}" for v in s["values"])
+        ops = ", ".join(f"{n} {p}" for p, n in s["precisions"].items())
+        yield f"  plan: {values}, estimated time {s['estimated_time']:.2f} ({ops}){'' if s['met'] else ': not met'}"
+    yield f"  {goal['ended']}"
 
 
 def _delegates(facts: Facts, verbose: bool = True) -> Iterator[str]:

@@ -18,6 +18,7 @@ from ingot.targets.arm.query_graph import QueryGraph, op_signature, ops_before
 from ingot.targets.base import Ability
 
 HOST_ONLY: frozenset[str] = frozenset()
+DECOMPOSED = "Arm's flow decomposes it before quantization"
 Ops = dict[str, Node]  # by signature
 
 
@@ -30,6 +31,12 @@ def ability(device: Device, node: Node) -> Ability:
         known |= answers
         save_answers(profile, answers)
     return known[key]
+
+
+def taken_by_arm(device: Device, node: Node) -> bool:
+    """In the delegate, as it is or as what Arm's passes make of it."""
+    found = ability(device, node)
+    return bool(found.runs) or found.because.startswith(DECOMPOSED)
 
 
 def _unknown_ops(node: Node, known: dict[str, Ability]) -> Ops:
@@ -94,7 +101,7 @@ def _decomposed_by_arm(device: Device, ops: Ops) -> dict[str, str]:
     before = [_targets(o) for o in _outputs(module)]
     after = [_targets(o) for o in _outputs(apply_arm_decompositions(device, module))]
     parts = {s: now - was for (s, _), was, now in zip(query.keys, before, after, strict=True)}
-    return {s: f"Arm's flow decomposes it before quantization, into {_names(new)}" for s, new in parts.items() if new}
+    return {s: f"{DECOMPOSED}, into {_names(new)}" for s, new in parts.items() if new}
 
 
 def _targets(output: Node) -> set[object]:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.fx import GraphModule, Node
 
+from ingot.capture.canonicalize.constants import fold_constants, one_constant_per_use
 from ingot.capture.op_semantics import operands
-from ingot.core.fx import constant_of, fake_like, source_of, value_name
+from ingot.core.fx import calls, constant_of, copy_graph_module, fake_like, source_of, value_name
 from ingot.errors import LowerError, first_sentence
 from ingot.patches.arm import arm_pass_fixes
 from ingot.targets.arm.device import Device, compile_spec
@@ -34,17 +36,63 @@ class ArmDecompositions:
         _last_keeps_value_name(made)
         _name_other_values(made, constants)
         _replace_graph(module, made)
+        if fold_constants(module):  # a part of a constant, of a slice assignment: torchao would fold it unplanned
+            one_constant_per_use(module)
+            _name_other_values(module, {})
         return [f"{n.name} ({source_of(n)})" for n in gone]
 
 
 def apply_arm_decompositions(device: Device, module: GraphModule) -> GraphModule:
+    """Ops on which a pass fails stay as they are: the host may have a kernel. Passes may write into `module`."""
+    before = copy_graph_module(module)
+    try:
+        return _run_passes(device, module)
+    except Exception as e:  # a pass may raise anything
+        try:
+            return _run_without(device, before, hidden=_failing_ops(device, before))
+        except Exception:
+            raise _refused(e.__cause__ or e, before) from e
+
+
+def _run_passes(device: Device, module: GraphModule) -> GraphModule:
     from executorch.backends.arm._passes.arm_pass_manager import ArmPassManager
 
-    try:
-        with arm_pass_fixes():
-            return ArmPassManager(compile_spec(device)).transform_for_annotation_pipeline(module)
-    except Exception as e:  # a pass may raise anything
-        raise _refused(e.__cause__ or e, module) from e
+    with arm_pass_fixes():
+        return ArmPassManager(compile_spec(device)).transform_for_annotation_pipeline(module)
+
+
+def _run_without(device: Device, module: GraphModule, hidden: Collection[Any]) -> GraphModule:
+    """The passes on a copy, without these ops."""
+    from executorch.backends.arm.constants import DISALLOW_TFA_META_KEY
+
+    module = copy_graph_module(module)
+    for node in module.graph.nodes:
+        node.meta.update({DISALLOW_TFA_META_KEY: True} if node.target in hidden else {})
+    made = _run_passes(device, module)
+    for node in made.graph.nodes:
+        node.meta.pop(DISALLOW_TFA_META_KEY, None)
+    return made
+
+
+def _failing_ops(device: Device, module: GraphModule) -> list[Any]:
+    """The ops that a pass must not touch, found by halves: errors of passes seldom name a node."""
+    ops = list(dict.fromkeys(n.target for n in calls(module)))
+
+    def works(visible: Sequence[Any]) -> bool:
+        try:
+            _run_without(device, module, hidden=[op for op in ops if op not in visible])
+        except Exception:
+            return False
+        return True
+
+    return _failing_among(ops, works) if works(()) else []
+
+
+def _failing_among(ops: Sequence[Any], works: Callable[[Sequence[Any]], bool]) -> list[Any]:
+    if works(ops):
+        return []
+    half = len(ops) // 2
+    return [*_failing_among(ops[:half], works), *_failing_among(ops[half:], works)] if half else list(ops)
 
 
 def _refused(error: BaseException, module: GraphModule) -> LowerError:

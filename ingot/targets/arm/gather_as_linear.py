@@ -11,7 +11,8 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.capture.canonicalize.data_movement import CANONICAL_OPS, as_index_select
-from ingot.core.fx import add_constant, call, calls, replace, source_of, value_name, value_of
+from ingot.core.fx import calls, replace, source_of, value_name
+from ingot.rewrite.constant_gather import gathered, index_grid
 from ingot.targets.arm.ability import ability
 from ingot.targets.arm.device import Device
 
@@ -27,23 +28,15 @@ class GatherAsLinear:
 
     def apply(self, module: GraphModule) -> list[str]:
         places = []
-        for node in [n for n in calls(module) if n.target not in CANONICAL_OPS]:
-            found = as_index_select(node)
-            if found is not None and not ability(self.device, node).runs:
+        for node in [n for n in calls(module) if n.target not in CANONICAL_OPS and "ingot_float" not in n.meta]:
+            new = None if not _is_gather(node) or ability(self.device, node).runs else gathered(module, node)
+            if new is not None:
                 places.append(f"{node.name} ({source_of(node)})")
-                _rewrite(module, node, *found)
+                new.meta["ingot_value"] = value_name(node)
+                replace(node, new)
         return places
 
 
-def _rewrite(module: GraphModule, node: Node, x: Node, dim: int, index: list[int]) -> None:
-    one_hot = torch.eye(value_of(x).shape[dim], dtype=value_of(x).dtype)[index]
-    weight = add_constant(module, one_hot, f"{node.name}_rows", node)
-    order = [i for i in range(value_of(x).dim()) if i != dim] + [dim]
-    made = call(node, aten.linear.default, _permuted(node, x, order), weight)
-    made = _permuted(node, made, [order.index(i) for i in range(len(order))])
-    made.meta["ingot_value"] = value_name(node)
-    replace(node, made)
-
-
-def _permuted(node: Node, x: Node, order: list[int]) -> Node:
-    return x if order == sorted(order) else call(node, aten.permute.default, x, order)
+def _is_gather(node: Node) -> bool:
+    """Asked first: queries to the device are slow."""
+    return as_index_select(node) is not None or (node.target is aten.index.Tensor and index_grid(node) is not None)

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from ingot.errors import ArtefactError
+from ingot.patches.vulkan import vulkan_payloads
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ def decode_delegate(payload: bytes, named: Any) -> VulkanGraph:
     )
 
     try:
-        graph = flatbuffer_to_vk_graph(extract_vk_flatbuffer(payload))
+        with vulkan_payloads():
+            graph = flatbuffer_to_vk_graph(extract_vk_flatbuffer(payload))
     except Exception as e:
         raise ArtefactError("the Vulkan delegate cannot be read", why=f"{type(e).__name__}: {e}") from e
     values = tuple(v.value for v in graph.values)

@@ -38,14 +38,14 @@ class DelegateInterpreter:
 
 def check_registered(graph: VulkanGraph) -> None:
     """Refuse ops that the runtime does not register. The partitioner takes some, and only a device would fail."""
-    missing = sorted({c.name for c in graph.calls} - _registered())
+    missing = sorted({c.name for c in graph.calls} - registered_shaders())
     if missing:
         why = f"its runtime does not register {', '.join(missing)}"
         raise ArtefactError("the Vulkan delegate has ops without a shader", why=why)
 
 
 @lru_cache(maxsize=1)
-def _registered() -> frozenset[str]:
+def registered_shaders() -> frozenset[str]:
     """From a file: the ExecuTorch wheel has no Vulkan runtime to query."""
     lines = files("ingot.targets.vulkan").joinpath("shaders.txt").read_text().splitlines()
     return frozenset(line for line in lines if not line.startswith("#"))

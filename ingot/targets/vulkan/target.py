@@ -25,7 +25,7 @@ from ingot.targets.base import (
     WeightOnly,
 )
 from ingot.targets.requirements import EXECUTORCH
-from ingot.targets.vulkan.interpreter import DelegateInterpreter
+from ingot.targets.vulkan.interpreter import DelegateInterpreter, registered_shaders
 from ingot.targets.vulkan.kernels import VulkanKernels
 from ingot.targets.vulkan.rules import RULES
 
@@ -64,7 +64,19 @@ def _partitioners() -> list[Any]:
                     node.meta.pop("delegation_tag", None)
             return result
 
-    return [WithoutState({})]
+    return [WithoutState({}, operator_blocklist=_without_shader())]
+
+
+def _without_shader() -> list[Any]:
+    """Ops that the partitioner takes and the runtime does not register: gt.Scalar, log10, logical_not …
+
+    Others are replaced before they reach the runtime: views, and quantized ops by fused ones.
+    """
+    from executorch.backends.vulkan.op_registry import vulkan_supported_ops
+
+    names = {op: getattr(op, "__name__", "") for op in vulkan_supported_ops}
+    computing = [op for op, name in names.items() if name.startswith("aten.") and "_copy." not in name]
+    return [op for op in computing if names[op] not in registered_shaders()]
 
 
 class VulkanRunner(Runner):

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-import torch
 from torch.fx import Node
 
 from ingot.capture.op_semantics import operands
 from ingot.capture.op_semantics.weighted_ops import groups_of, weight_axis
-from ingot.core.fx import constant_of, fake_mode_of, value_of
+from ingot.core.fx import constant_of, has_symbols, value_of
+from ingot.core.symbolic_sizes import same_shape
 from ingot.targets.base import Ability, Kernels
-from ingot.targets.host_kernels import has_host_kernel, host_refuses, spatial_dims
+from ingot.targets.edge_ops import decomposed_nodes, decomposition_key
+from ingot.targets.host_kernels import runs_on_host, spatial_dims
 from ingot.targets.xnnpack.constraints import unsupported_by_runtime
+from ingot.targets.xnnpack.partitioner_checks import partitioner_refusal
 
 HOST_ONLY: frozenset[str] = frozenset()
 FLOAT = frozenset({"float"})
@@ -50,13 +51,6 @@ def _configs() -> dict[str, Any]:
     return dict(XnnpackPartitioner().target_partitioner_configs)
 
 
-@cache
-def _decompositions() -> dict[Any, Any]:
-    from executorch.exir.tracer import _default_decomposition_table
-
-    return dict(_default_decomposition_table())
-
-
 def _ability(node: Node) -> Ability:
     """int8 if it is one edge op with static quantization; float if the partitioner has a config for each edge op."""
     if (why := unsupported_by_runtime(node, [n for n in operands(node) if constant_of(n) is None])) is not None:
@@ -86,9 +80,7 @@ def _static(name: str) -> bool:
 
 def runs_somewhere(node: Node) -> bool:
     """In the delegate, or on the host by kernels of the runtime."""
-    if XnnpackKernels().ability(node).runs:
-        return True
-    return not host_refuses(node) and all(map(has_host_kernel, _edge_overloads(node)))
+    return bool(XnnpackKernels().ability(node).runs) or runs_on_host(node, _edge_overloads(node))
 
 
 def _refused(node: Node, names: tuple[str, ...]) -> str | None:
@@ -97,13 +89,15 @@ def _refused(node: Node, names: tuple[str, ...]) -> str | None:
         return "XNNPACK has 1-d and 2-d convolutions only"
     if names == ("prelu.default",) and value_of(node).dim() != 4:
         return "XNNPACK's passes make prelu channels-last, and only four dimensions can be"
-    return None
+    return _edge_form(node).refusal
 
 
 def _unsupported_arguments(node: Node, name: str) -> str | None:
     """Constraints that the partitioner checks while lowering, when the plan is already made."""
     if name == "mean.dim" and not _is_global_average(node):
         return "XNNPACK has an int8 mean only over the last two of four dimensions, with keepdim"
+    if name == "mean.dim" and has_symbols(value_of(node.args[0]).shape):  # type: ignore[arg-type]
+        return "XNNPACK's int8 mean was seen to be wrong with dynamic sizes"
     if node.kwargs.get("alpha", 1) != 1:
         return "XNNPACK adds without alpha"
     return None
@@ -111,10 +105,18 @@ def _unsupported_arguments(node: Node, name: str) -> str | None:
 
 def _is_global_average(node: Node) -> bool:
     x, y = value_of(node.args[0]), value_of(node)  # type: ignore[arg-type]
-    return x.dim() == 4 and y.dim() == 4 and tuple(y.shape[2:]) == (1, 1) and x.shape[:2] == y.shape[:2]
+    return x.dim() == 4 and y.dim() == 4 and same_shape(y.shape, (*x.shape[:2], 1, 1))
 
 
-_edge_cache: dict[Any, tuple[Any, ...]] = {}
+@dataclass(frozen=True)
+class _EdgeForm:
+    """The edge ops that a node becomes, and why the partitioner refuses one of them, if it does."""
+
+    overloads: tuple[Any, ...]
+    refusal: str | None
+
+
+_edge_forms: dict[str, _EdgeForm] = {}
 
 
 def edge_ops(node: Node) -> tuple[str, ...]:
@@ -123,43 +125,22 @@ def edge_ops(node: Node) -> tuple[str, ...]:
 
 
 def _edge_overloads(node: Node) -> tuple[Any, ...]:
-    key = _signature(node)
-    if key not in _edge_cache:
-        _edge_cache[key] = _traced_ops(node)
-    return _edge_cache[key]
+    return _edge_form(node).overloads
 
 
-def _signature(node: Node) -> Any:
-    def shape(n: Node) -> Any:
-        val = value_of(n)
-        return (tuple(map(str, val.shape)), val.dtype) if isinstance(val, torch.Tensor) else str(val)
-
-    return str((node.target, torch.fx.map_arg(node.args, shape), torch.fx.map_arg(node.kwargs, shape)))
-
-
-def _traced_ops(node: Node) -> tuple[Any, ...]:
-    if _edge_name(node.target) in _configs():
-        return (node.target,)
-    try:
-        graph = _decomposed(node)
-    except Exception:  # one op alone may lack context (symbols, effects): assume that it is not decomposed
-        return (node.target,)
-    calls = [n for n in graph.nodes if n.op == "call_function"]
-    return tuple(n.target for n in calls if isinstance(n.target, torch._ops.OpOverload))
+def _edge_form(node: Node) -> _EdgeForm:
+    """What has a config stays whole."""
+    key = decomposition_key(node)
+    if key not in _edge_forms:
+        parts = [node] if _edge_name(node.target) in _configs() else decomposed_nodes(node)
+        _edge_forms[key] = _EdgeForm(tuple(n.target for n in parts), _partitioner_says(parts))
+    return _edge_forms[key]
 
 
-def _decomposed(node: Node) -> torch.fx.Graph:
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    tensors = list(dict.fromkeys(node.all_input_nodes))
-    target: Any = node.target
-
-    def alone(*values: Any) -> Any:
-        given = dict(zip(tensors, values, strict=True))
-        return target(*torch.fx.map_arg(node.args, given.get), **torch.fx.map_arg(node.kwargs, given.get))
-
-    with fake_mode_of(node.graph.owning_module) or nullcontext():  # type: ignore[arg-type]
-        return make_fx(alone, decomposition_table=_decompositions())(*[value_of(n) for n in tensors]).graph
+def _partitioner_says(parts: list[Node]) -> str | None:
+    named = [(_configs().get(name), name, n) for n in parts for name in (_edge_name(n.target),)]
+    found = (partitioner_refusal(config, name, n) for config, name, n in named if config is not None)
+    return next((why for why in found if why is not None), None)
 
 
 def _edge_name(target: Any) -> str:

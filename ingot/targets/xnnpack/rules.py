@@ -1,4 +1,4 @@
-"""Rewrites for XNNPACK, in order: a rule may leave work for later ones (attention makes matmuls)."""
+"""The rewrites that XNNPACK needs, in order. Each module describes one."""
 
 from __future__ import annotations
 
@@ -9,67 +9,79 @@ from torch.fx import Node
 from ingot.rewrite import (
     adaptive_pool,
     attention,
-    bilinear,
-    bucketize,
+    avg_pool,
+    avg_pool_factors,
+    boolean_masks,
+    complex_pairs,
     constant_adds,
-    conv3d,
-    conv_transpose3d,
+    cumulative_sum,
     elu,
-    embedding_bag,
     expand,
+    extrema,
+    gelu_tanh,
+    group_norm,
     hardsigmoid,
     layer_norm,
+    log_softmax,
     matmul,
     mean,
-    order_statistics,
     permute_chains,
     pool1d,
-    pool3d,
-    pool_indices,
-    prelu,
+    powers,
     reduce_sum,
-    resample,
-    round_decimals,
-    rrelu,
+    repetition,
+    rms_norm,
     scalar_operands,
-    scans,
+    slice_as_linear,
     slice_scatter,
     softmax,
     softplus,
+    split_dims,
     strided_slice,
     unbatched,
     upsample_bilinear_factors,
     upsample_nearest,
+    variance,
+    windows,
 )
-from ingot.rewrite.torch_decompositions import TorchDecompositions
-from ingot.targets.xnnpack.kernels import runs_somewhere
+from ingot.rewrite.constant_gather import ConstantGather
+from ingot.targets.missing_ops import rules_for_missing_ops
+from ingot.targets.xnnpack.kernels import XnnpackKernels, runs_somewhere
 
 
 def _runs_nowhere(node: Node) -> bool:
     return not runs_somewhere(node)
 
 
-# What neither XNNPACK nor the runtime has. First: they leave their result in canonical form.
-_MISSING = tuple(
-    replace(module.RULE, wanted=_runs_nowhere, required=True)
-    for module in (
-        conv3d, conv_transpose3d, adaptive_pool, pool3d, pool_indices, order_statistics, round_decimals, prelu,
-        embedding_bag, scans, bucketize, resample, bilinear, rrelu,
-    )
-)  # fmt: skip
+def _outside(node: Node) -> bool:
+    return not XnnpackKernels().ability(node).runs
+
+
+# What XNNPACK lacks in this form, and has in another.
+_IN_FLOAT = tuple(
+    replace(module.RULE, wanted=_outside)
+    for module in (avg_pool_factors, group_norm, variance, windows, extrema, cumulative_sum, powers)
+)
+_COVERED = frozenset(op for rule in _IN_FLOAT for op in rule.functions)
 
 
 def _left_to_torch(node: Node) -> bool:
     """Sums and norms are rewritten by a later rule, into ops of the delegate."""
-    return _runs_nowhere(node) and reduce_sum.summed_dims(node) is None
+    return _runs_nowhere(node) and node.target not in _COVERED and reduce_sum.summed_dims(node) is None
 
 
-_BY_TORCH = TorchDecompositions(_left_to_torch, frozenset(op for rule in _MISSING for op in rule.functions))
+# First: they leave their result in canonical form.
+_MISSING = rules_for_missing_ops(_runs_nowhere, _left_to_torch, {adaptive_pool: _outside})
 _EARLY = (
-    pool1d, unbatched, constant_adds, slice_scatter, strided_slice, upsample_nearest, upsample_bilinear_factors,
-    hardsigmoid, softplus, elu,
+    pool1d, avg_pool, unbatched, constant_adds, slice_scatter, upsample_nearest, upsample_bilinear_factors,
+    hardsigmoid, softplus, elu, gelu_tanh,
 )  # fmt: skip
+_MASKED = (attention, boolean_masks, log_softmax)
 _LATE = (
-    attention, matmul, softmax, layer_norm, mean, reduce_sum, scalar_operands, expand, permute_chains,
+    strided_slice, split_dims, slice_as_linear, matmul, softmax, layer_norm, rms_norm, mean, reduce_sum,
+    scalar_operands, expand, repetition,
 )  # fmt: skip
-RULES = (_BY_TORCH, *_MISSING, *(module.RULE for module in (*_EARLY, *_LATE)))
+RULES = (
+    complex_pairs.RULE, *_MISSING, *(module.RULE for module in (*_EARLY, *_MASKED)), *_IN_FLOAT,
+    *(module.RULE for module in _LATE), ConstantGather(_outside), permute_chains.RULE,
+)  # fmt: skip

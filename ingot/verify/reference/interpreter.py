@@ -29,7 +29,7 @@ def evaluate(module: GraphModule, batches: Sequence[tuple[Any, ...]], target: Ta
 
 
 class DoubleInterpreter(Interpreter):
-    """Converts float32 to double. Q/DQ ops take float32 only, so they are computed here."""
+    """Converts floats to double. Q/DQ ops take float32 only, so they are computed here."""
 
     def __init__(self, module: GraphModule, target: Target) -> None:
         super().__init__(module)
@@ -59,7 +59,7 @@ TIE = 1e-9  # of a step: rounding error of a double at a tie
 
 
 def _widen(x: Tensor) -> Tensor:
-    return x.double() if x.dtype is torch.float32 else x
+    return x.double() if x.dtype.is_floating_point else x
 
 
 def narrow(x: Tensor) -> Tensor:

@@ -40,6 +40,14 @@ def origins(module: GraphModule, batch: Sequence[Tensor]) -> list[Origin]:
     return [_origin(tail, node) if is_float(node) else Origin() for node in output_nodes(module)]
 
 
+def joined_groups(module: GraphModule) -> dict[Node, Tensor]:
+    """By output whose elements several ops made: the group of each element. Empty for dynamic shapes."""
+    if any(_is_dynamic(n) for n in module.graph.nodes):
+        return {}
+    tail, outputs = _Tail({}), [n for n in output_nodes(module) if is_float(n)]
+    return {n: groups for n in dict.fromkeys(outputs) if (groups := _numbered(tail.ids(n))) is not None}
+
+
 def _origin(tail: _Tail, node: Node) -> Origin:
     channels = tail.channels(node)
     return Origin(_numbered(tail.ids(node)), None if channels is None else _numbered(channels))

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import ingot
-from ingot.verify.element_origin import Origin, origins
+from ingot.capture.element_origin import Origin, origins
 
 
 class Net(nn.Module):

@@ -1,0 +1,1 @@
+"""Accuracy to a bar: metrics, goals, and the search for the quickest plan that meets them."""

@@ -1,0 +1,70 @@
+"""amax(x, dims), max(x, dim).values -> max_pool2d over x as [1, others, dims, 1]; amin(x) -> -amax(-x)
+max_pool2d with steps over elements -> every s-th of max_pool2d; max_pool2d_with_indices, indices unread -> max_pool2d
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ingot.rewrite.decomposition import Declined, Decomposition
+
+aten = torch.ops.aten
+Dims = Sequence[int]
+
+
+def amax_by_pooling(x: Tensor, dims: Dims = (), keepdim: bool = False) -> Tensor:
+    if not x.is_floating_point() or not x.dim():
+        raise Declined
+    gone = sorted(d % x.dim() for d in dims) or list(range(x.dim()))
+    kept = [d for d in range(x.dim()) if d not in gone]
+    width = math.prod(x.shape[d] for d in gone)
+    y = x.permute([*kept, *gone]).reshape(1, -1, width, 1)
+    y = y if width == 1 else aten.max_pool2d(y, [width, 1])
+    return y.reshape([1 if d in gone else s for d, s in enumerate(x.shape) if keepdim or d in kept])
+
+
+def amin_by_pooling(x: Tensor, dims: Dims = (), keepdim: bool = False) -> Tensor:
+    return -amax_by_pooling(-x, dims, keepdim)
+
+
+def max_values(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, None]:
+    return amax_by_pooling(x, [dim], keepdim), None
+
+
+def min_values(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, None]:
+    return amin_by_pooling(x, [dim], keepdim), None
+
+
+def max_pool(
+    x: Tensor, kernel: Dims, stride: Dims = (), padding: Dims = (0,), dilation: Dims = (1,), ceil_mode: bool = False
+) -> Tensor:
+    """XNNPACK steps by a window at most: larger steps are taken afterwards. It has no pool of one element."""
+    sizes, steps = ([*each] * 2 if len(each) == 1 else [*each] for each in (kernel, stride or kernel))
+    if ceil_mode or all(k >= s for k, s in zip(sizes, steps, strict=True)):
+        return aten.max_pool2d(x, kernel, stride, padding, dilation, ceil_mode)
+    y = aten.max_pool2d(x, sizes, [1, 1], padding, dilation) if set(sizes) != {1} else x
+    return y[..., :: steps[0], :: steps[1]]
+
+
+def max_pool_values(x: Tensor, *windows: Any) -> tuple[Tensor, None]:
+    return max_pool(x, *windows), None
+
+
+RULE = Decomposition(
+    "extremum-as-max-pool",
+    {
+        aten.amax.default: amax_by_pooling,
+        aten.amin.default: amin_by_pooling,
+        aten.max.default: amax_by_pooling,
+        aten.min.default: amin_by_pooling,
+        aten.max_pool2d.default: max_pool,
+        aten.max_pool2d_with_indices.default: max_pool_values,
+        aten.max.dim: max_values,
+        aten.min.dim: min_values,
+    },
+)

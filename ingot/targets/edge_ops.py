@@ -1,0 +1,64 @@
+"""Which ATen ops are left of an op in ExecuTorch's edge dialect, by its own decompositions."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import cache
+from typing import Any
+
+import torch
+from torch.fx import Node
+from torch.fx.experimental.symbolic_shapes import SymTypes
+
+from ingot.core.fx import fake_mode_of, value_of
+
+_known: dict[str, tuple[Any, ...]] = {}
+
+
+def decomposed_ops(node: Node) -> tuple[Any, ...]:
+    """The overloads that the op becomes, unless a partitioner asks to keep it whole."""
+    key = decomposition_key(node)
+    if key not in _known:
+        _known[key] = tuple(n.target for n in decomposed_nodes(node))
+    return _known[key]
+
+
+def decomposition_key(node: Node) -> str:
+    """Equal for ops that decompose alike: op, shapes, types, arguments."""
+
+    def shape(n: Node) -> Any:
+        val = value_of(n)
+        return (tuple(map(str, val.shape)), val.dtype) if isinstance(val, torch.Tensor) else str(val)
+
+    return str((node.target, torch.fx.map_arg(node.args, shape), torch.fx.map_arg(node.kwargs, shape)))
+
+
+@cache
+def _decompositions() -> dict[Any, Any]:
+    from executorch.exir.tracer import _default_decomposition_table
+
+    return dict(_default_decomposition_table())
+
+
+def decomposed_nodes(node: Node) -> list[Node]:
+    """The ops that it becomes, as nodes of a graph of their own."""
+    try:
+        graph = _decomposed(node)
+    except Exception:  # one op alone may lack context (symbols, effects): assume that it is not decomposed
+        return [node]
+    calls = [n for n in graph.nodes if n.op == "call_function" and not isinstance(value_of(n), SymTypes)]
+    return [n for n in calls if isinstance(n.target, torch._ops.OpOverload)]
+
+
+def _decomposed(node: Node) -> torch.fx.Graph:
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    tensors = list(dict.fromkeys(node.all_input_nodes))
+    target: Any = node.target
+
+    def alone(*values: Any) -> Any:
+        given = dict(zip(tensors, values, strict=True))
+        return target(*torch.fx.map_arg(node.args, given.get), **torch.fx.map_arg(node.kwargs, given.get))
+
+    with fake_mode_of(node.graph.owning_module) or nullcontext():  # type: ignore[arg-type]
+        return make_fx(alone, decomposition_table=_decompositions())(*[value_of(n) for n in tensors]).graph

@@ -1,0 +1,94 @@
+"""Small nets with what used to split them: one delegate on XNNPACK, executed and near eager."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import ingot
+
+
+class Encoder(nn.Module):
+    """A sentence encoder: tokens and their padding mask, both integers, attention, the mean over real tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.qkv, self.out = nn.Embedding(50, 32), nn.Linear(32, 96), nn.Linear(32, 32)
+
+    def forward(self, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        x = self.words(ids)
+        q, k, v = self.qkv(x).reshape(1, 12, 3, 4, 8).permute(2, 0, 3, 1, 4)
+        allowed = mask.bool()[:, None, None, :] & mask.bool()[:, None, :, None]
+        y = F.scaled_dot_product_attention(q, k, v, allowed).transpose(1, 2).reshape(1, 12, 32)
+        weight = mask.unsqueeze(-1).to(y.dtype)
+        return (self.out(x + y) * weight).sum(1) / weight.sum(1).clamp(min=1e-9)
+
+
+class LogMel(nn.Module):
+    """A front end for speech: reflection pad, short-time transform, filters, logarithm, a convolution."""
+
+    window: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("window", torch.hann_window(64))
+        self.filters, self.conv = nn.Linear(33, 12, bias=False), nn.Conv1d(12, 8, 3)
+        nn.init.uniform_(self.filters.weight, 0, 0.1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        power = torch.stft(x, 64, 16, window=self.window, return_complex=True).abs() ** 2
+        return self.conv((self.filters(power.mT) + 1e-3).log().mT).relu()
+
+
+class MultiQuery(nn.Module):
+    """Heads that share keys and values, a softmax over channels, means of means."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.q, self.kv = nn.Conv2d(3, 16, 3, padding=1), nn.Linear(16, 32), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv(x)
+        tokens = x.flatten(2).mT
+        q, (k, v) = self.q(tokens).reshape(1, 64, 4, 8).transpose(1, 2), self.kv(tokens)[:, None].chunk(2, -1)
+        y = F.scaled_dot_product_attention(q, k, v)
+        return torch.cat([y.mean(2).mean(1), x.softmax(1).mean(3).mean(2)], 1)
+
+
+TOKENS = torch.tensor([[4, 8, 15, 16, 23, 42, 7, 1, 0, 0, 0, 0]])
+CASES: dict[str, tuple[nn.Module, Any, set[str]]] = {
+    "mask of integers": (Encoder(), lambda: (TOKENS.roll(1, 1), (TOKENS > 0).long()), {"embedding", "dim_order_ops"}),
+    "log-mel": (LogMel(), lambda: (torch.randn(1, 800),), set()),
+    "multi-query": (MultiQuery(), lambda: (torch.randn(1, 3, 8, 8),), set()),
+    "group norm and pool": (
+        nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.AvgPool2d(3, 2, 1, ceil_mode=True), nn.LogSoftmax(1)),
+        lambda: (torch.randn(1, 3, 11, 11),), set(),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_is_one_delegate(name: str) -> None:
+    net, inputs, outside = CASES[name]
+    torch.manual_seed(0)
+    batches = [inputs() for _ in range(4)]
+    casting = ingot.cast(net.eval(), batches[0], target="xnnpack", calibration=batches)
+    assert len(casting.delegates) == 1, casting.host_ops
+    assert {op.op.split(".")[0] for op in casting.host_ops} == outside
+    assert casting.check is not None
+    assert casting.check.outputs[0].sqnr_db > 20
+
+
+def test_a_padding_mask_is_obeyed_at_run_time() -> None:
+    """Calibrated with one mask, executed with others."""
+    torch.manual_seed(0)
+    net = Encoder().eval()
+    batches = [(torch.randint(1, 50, (1, 12)), (torch.arange(12) < 8).long()[None]) for _ in range(4)]
+    casting = ingot.cast(net, batches[0], target="xnnpack", calibration=batches)
+    for length in (1, 5, 12):
+        check = ingot.verify(casting, [(batches[0][0], (torch.arange(12) < length).long()[None])])
+        assert check.outputs[0].sqnr_db > 20, length
