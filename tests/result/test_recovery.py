@@ -144,14 +144,15 @@ def test_a_saved_casting_can_be_checked_again(tmp_path: Any) -> None:
 
 
 def test_an_op_that_crashes_the_runtime_runs_in_another_precision() -> None:
-    assert "signal SIGABRT" in fails_without_recovery(Cancelling(), "xnnpack")
-    casting = cast(Cancelling())
+    said = fails_without_recovery(Cancelling(), "xnnpack", noise_vs_latency=0.0)
+    assert "signal SIGABRT" in said or "does not load" in said  # memory is corrupted: both were seen
+    casting = cast(Cancelling(), noise_vs_latency=0.0)
     assert casting.check is not None
     assert casting.check.passed
     assert not casting.host_ops, "float inside the delegate was possible"
     assert casting.plan.qparams("conv2d_1") is None
     assert casting.plan.qparams("conv2d") is not None or casting.plan.qparams("relu") is not None
-    assert any("signal SIGABRT" in n and "inside the delegate, in float" in n for n in casting.notes)
+    assert any("fails on conv2d_1" in n and "inside the delegate, in float" in n for n in casting.notes)
 
 
 def test_a_light_op_is_moved_where_a_heavy_one_could_be() -> None:
@@ -232,7 +233,7 @@ def test_a_recovery_searches_no_longer_than_is_left(monkeypatch: pytest.MonkeyPa
 @dies
 def test_failures_behind_each_other_are_all_recovered() -> None:
     """The runtime fails on a convolution of a program that was not even lowered at first."""
-    casting = cast(nn.Sequential(nn.Hardswish(), Cancelling()))
+    casting = cast(nn.Sequential(nn.Hardswish(), Cancelling()), noise_vs_latency=0.0)
     assert casting.check is not None
     assert casting.check.passed
     assert casting.plan.settings["host_ops"].keys() == {"hardswish"}
@@ -243,8 +244,8 @@ def test_failures_behind_each_other_are_all_recovered() -> None:
 def test_an_op_that_nothing_can_run_is_refused_with_its_line() -> None:
     with pytest.raises((LowerError, ArtefactError), match=r"sharpen.*where: .*test_recovery\.py:\d+"):
         cast(sharpened)
-    with pytest.raises(NoKernelError, match=r"constant_pad_nd.*Padding values must be non-negative, but got"):
-        cast(lambda x: F.pad(x, (-1, -1, 1, 1)))
+    with pytest.raises(NoKernelError, match=r"nothing can run lgamma"):
+        cast(lambda x: torch.lgamma(x + 1))
 
 
 @dies
@@ -297,11 +298,11 @@ def test_recovery_can_be_switched_off(lowerings: list[Any]) -> None:
 
 
 def test_what_cannot_be_recovered_can_be_kept() -> None:
-    net = Between(lambda x: F.pad(x, (-1, -1, 1, 1))).eval()
+    net = Between(lambda x: torch.lgamma(x + 1)).eval()
     casting = ingot.cast(net, IMAGES[0], target="xnnpack", calibration=IMAGES, on_mismatch="keep")
     assert casting.check is not None
     assert not casting.check.passed
-    assert "nothing can run constant_pad_nd" in str(casting.check.culprit)
+    assert "nothing can run lgamma" in str(casting.check.culprit)
 
 
 def test_a_host_op_that_the_program_does_not_have_is_refused() -> None:
