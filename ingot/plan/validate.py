@@ -58,8 +58,9 @@ def _invalid_channels(qparams: QParams, node: Node, operand: int | None) -> Iter
     """Only weights and biases are quantized per channel, with one scale for each channel."""
     constant = constant_of(operands(node)[operand]) if operand else None
     sizes = constant.shape if constant is not None and weight_axis(node) is not None else ()
-    if not 0 <= (qparams.axis or 0) < len(sizes) or sizes[qparams.axis or 0] != len(qparams.scale):  # type: ignore[arg-type]
-        yield f"there are no {len(qparams.scale)} channels along axis {qparams.axis}"  # type: ignore[arg-type]
+    axis, count = qparams.axis or 0, len(qparams.scale) if isinstance(qparams.scale, tuple) else 1
+    if not 0 <= axis < len(sizes) or sizes[axis] != count:
+        yield f"there are no {count} channels along axis {qparams.axis}"
 
 
 def _invalid_qparams(s: QParams) -> Iterator[str]:
