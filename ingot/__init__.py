@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from ingot.errors import MismatchError as MismatchError
     from ingot.errors import PlanError as PlanError
     from ingot.errors import TargetError as TargetError
+    from ingot.fleet.sweep import SweepResult as SweepResult
+    from ingot.fleet.sweep import sweep as sweep
     from ingot.goal.goal import Goal as Goal
     from ingot.plan.plan_data import Decision as Decision
     from ingot.plan.plan_data import Plan as Plan
@@ -105,6 +107,10 @@ _PUBLIC = {
         "MismatchError",
         "PlanError",
         "TargetError",
+    ),
+    "ingot.fleet.sweep": (
+        "SweepResult",
+        "sweep",
     ),
     "ingot.goal.goal": ("Goal",),
     "ingot.plan.plan_data": (

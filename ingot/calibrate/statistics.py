@@ -56,7 +56,16 @@ class Ranges:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Ranges:
         """Read statistics written by `save`."""
-        body = _read(Path(path))
+        try:
+            data = Path(path).read_bytes()
+        except OSError as e:
+            raise _not_ranges(path, str(e)) from e
+        return cls.from_json(data, str(path))
+
+    @classmethod
+    def from_json(cls, data: str | bytes, what: str = "the text") -> Ranges:
+        """What `to_json` gave; `what` names it in errors."""
+        body = _parsed(data, what)
         try:
             values = {name: _from_row(row) for name, row in body["values"].items()}
             fields = ("batches", "samples", "fingerprint", "constant_inputs")
@@ -66,7 +75,7 @@ class Ranges:
             return cls(values, notes=notes, sensitivity=sensitivity, **rest)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
             why = f"a field is missing, has the wrong type or an impossible value ({first_sentence(e)})"
-            raise _not_ranges(Path(path), why) from e
+            raise _not_ranges(what, why) from e
 
     def merge(self, other: Ranges) -> Ranges:
         """The statistics over the data of both recordings."""
@@ -201,17 +210,17 @@ def _sensitivity(value: Any) -> float | tuple[float, ...]:
     return found if isinstance(value, list) else found[0]
 
 
-def _read(path: Path) -> dict[str, Any]:
+def _parsed(data: str | bytes, what: str) -> dict[str, Any]:
     try:
-        body = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as e:
-        raise _not_ranges(path, str(e)) from e
+        body = json.loads(data)
+    except (ValueError, RecursionError) as e:
+        raise _not_ranges(what, str(e)) from e
     if not isinstance(body, dict) or body.get("format") != FORMAT:
-        raise _not_ranges(path, "it is JSON with another format")
+        raise _not_ranges(what, "it is JSON with another format")
     if body.get("version") != VERSION:
-        raise _not_ranges(path, f"version {body.get('version')}, supported: {VERSION}")
+        raise _not_ranges(what, f"version {body.get('version')}, supported: {VERSION}")
     return body
 
 
-def _not_ranges(path: Path, why: str) -> InputError:
-    return InputError(f"{path} is not a ranges file", why=why, hint="record again and save it with Ranges.save")
+def _not_ranges(what: str | os.PathLike[str], why: str) -> InputError:
+    return InputError(f"{what} is not a ranges file", why=why, hint="record again and save it with Ranges.save")

@@ -26,7 +26,7 @@ from ingot.result.report.html import page
 from ingot.result.report.text import json_ready, summary, summary_facts
 from ingot.result.saved import saved_files, saved_recipe
 
-OF_HF = {"context": "--context", "text": "--text"}
+OF_HF = {"context": "--context", "kv_cache": "--kv-cache", "text": "--text"}
 
 
 def cast(options: argparse.Namespace) -> Answer:

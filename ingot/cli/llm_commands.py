@@ -43,6 +43,7 @@ def cast_hf(options: argparse.Namespace, files: Callable[[Casting, argparse.Name
     casting, spec = cast_decoder(
         found, target=options.target[0], steps=Steps(progress), on_mismatch=options.on_mismatch,
         weights=options.weights or "8da4w", context=options.context or 256, texts=texts,
+        kv_cache=options.kv_cache or "caller",
     )  # fmt: skip
     more = {generation.DECODER_FILE: spec.to_json().encode(), **_tokenizer(found.tokenizer)}
     write_folders({options.output: {**files(casting, options), **more}})

@@ -93,10 +93,25 @@ def _report(commands: Any) -> None:
 
 
 def _compare(commands: Any) -> None:
-    parser = _command(commands, "compare", "two castings side by side: delegates, size, error, time, plan")
-    parser.add_argument("first", type=Path, help="the folder of a cast")
-    parser.add_argument("second", type=Path, help="another one: another target, another recipe")
+    parser = _command(commands, "compare", "two castings, or two fleets: delegates, size, error, time")
+    parser.add_argument("first", type=Path, help="the folder of a cast, or of a sweep")
+    parser.add_argument("second", type=Path, help="another one: another target, another recipe, other versions")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write a page too")
+
+
+def _sweep(commands: Any) -> None:
+    parser = _command(commands, "sweep", "cast every model × target × recipe of a fleet file; what is done is kept")
+    parser.add_argument("fleet", type=Path, help="fleet.toml: models with their data, targets, recipes")
+    into = "a folder for each cell with its row.json, and index.html"
+    parser.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help=into)
+    cluster = "run on a Ray cluster: auto, or ray://host:port (default: this machine)"
+    parser.add_argument("--ray", metavar="ADDRESS", help=cluster)
+    parser.add_argument("--processes", type=int, default=1, metavar="N", help="on this machine (default 1)")
+    again = "run cells with these verdicts again, with commas: crashed,timed out"
+    parser.add_argument("--again", default="", metavar="VERDICTS", help=again)
+    against = "another fleet: compare with it when the sweep is done, exit 1 on a regression"
+    parser.add_argument("--against", type=Path, metavar="DIR", help=against)
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
 
 
 def _verify(commands: Any) -> None:
@@ -145,8 +160,8 @@ def _demo(commands: Any) -> None:
 
 Verb = Callable[[Any], None]
 VERBS: tuple[Verb, ...] = (
-    _cast, _record, _plan, _lower, _why, _diff, _report, _compare, _verify, _localize, _run, _generate, _targets,
-    _schema, _demo,
+    _cast, _record, _plan, _lower, _why, _diff, _report, _compare, _sweep, _verify, _localize, _run, _generate,
+    _targets, _schema, _demo,
 )  # fmt: skip
 
 
@@ -169,6 +184,11 @@ def _language_arguments(parser: argparse.ArgumentParser) -> None:
     scheme = "8da4w (default with --hf), 8da8w, 4w on vulkan; more after commas: 8da4w,embedding_bits=4,group=64"
     parser.add_argument("--weights", metavar="SCHEME", help=scheme)
     parser.add_argument("--context", type=int, metavar="TOKENS", help="with --hf: the longest text (default 256)")
+    parser.add_argument(
+        "--kv-cache",
+        choices=("caller", "program"),
+        help="with --hf: who owns it; ExecuTorch's own runners load a program that does (default caller)",
+    )
     parser.add_argument("--text", type=Path, metavar="FILE", help="with --hf: representative text, to calibrate on")
 
 

@@ -6,9 +6,11 @@ import argparse
 from pathlib import Path
 
 from ingot.cli.files import check_file, read_plan
+from ingot.cli.fleet_commands import compare_fleet_folders
 from ingot.cli.output import OK, Answer
 from ingot.core.atomic_file import atomic_write
 from ingot.errors import InputError
+from ingot.fleet.store import is_fleet
 from ingot.result.report.compare import compare_castings, comparison_text
 from ingot.result.report.facts import read_facts
 from ingot.result.report.html import document, page
@@ -23,6 +25,8 @@ def report(options: argparse.Namespace) -> Answer:
 
 def compare(options: argparse.Namespace) -> Answer:
     paths = (options.first, options.second)
+    if all(map(is_fleet, paths)):
+        return compare_fleet_folders(*paths, options.html)
     first, second = ((str(path), read_facts(path), read_plan(path)) for path in paths)
     try:
         made = compare_castings(first, second)

@@ -11,11 +11,12 @@ from typing import Any
 from ingot import api
 from ingot.capture.inputs import Batch, own_batches
 from ingot.cli.files import check_file, read_bytes, read_plan
-from ingot.cli.inputs import Given, asked_recipe, given, refuse_ignored_options
+from ingot.cli.inputs import asked_recipe, given, refuse_ignored_options
 from ingot.cli.output import OK, WRONG, Answer, exit_code
 from ingot.cli.tables import table
 from ingot.core.progress import Progress
 from ingot.data import load_calibration
+from ingot.data.named_inputs import Given
 from ingot.errors import ArtefactError, InputError, LowerError
 from ingot.result.casting import Casting
 from ingot.result.report.text import decibel, headline, json_ready, output_lines, summary_facts
