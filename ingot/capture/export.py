@@ -22,6 +22,7 @@ from ingot.capture.canonicalize.passes import PassRecord, canonicalize
 from ingot.capture.control_flow import has_control_flow, inline_control_flow
 from ingot.capture.device import on_cpu
 from ingot.capture.inputs import Batch, Call, Inputs, call_of, flat_inputs, in_layout_of
+from ingot.capture.kv_buffers import KVBuffers
 from ingot.capture.op_semantics import effect_of
 from ingot.capture.op_semantics.weighted_ops import is_random
 from ingot.core.fx import calls, constant_of, is_state, output_nodes, source_of
@@ -47,6 +48,7 @@ class Program:
     rewritten_for: str = ""  # the target that it was rewritten for already
     exported: ExportedProgram | None = field(default=None, repr=False)  # the user's model, to be saved
     bounded_dims: Mapping[int, frozenset[int]] = field(default_factory=dict)  # inputs whose dimensions may be shorter
+    kv_buffers: KVBuffers | None = None  # the file gets them as state; the captured step takes rows of them
 
     @property
     def fingerprint(self) -> str:

@@ -15,6 +15,7 @@ from ingot.errors import InputError, first_sentence
 from ingot.llm.attention import PLAIN_MODEL
 from ingot.llm.decoder import Decoder
 from ingot.llm.kv_cache import kv_capacity_for, update_kv_cache
+from ingot.llm.runner_decoder import RunnerDecoder, RunnerText
 from ingot.verify.metrics import sqnr
 
 FLOAT_DB = 60.0  # SQNR of the logits of each position. Rounding in float32 leaves 90 dB and more.
@@ -35,6 +36,33 @@ def check_decoder(decoder: Decoder, tokens: Sequence[int], chunk: int) -> None:
         widths = [*[chunk] * -(-prompt // chunk), *[1] * CHECK_SINGLES]
         how = f"a prompt of {prompt} tokens in chunks of {chunk}, then token by token"
         _refuse_difference(decoder, wanted, stepwise_logits(decoder, sample, widths, prompt), how)
+
+
+def check_runner_decoder(decoder: RunnerDecoder, tokens: Sequence[int], chunk: int) -> None:
+    """The same for a program that owns its KV cache; rows that were never written hold garbage."""
+    sample = list(tokens)[: min(decoder.context, CHECK_TOKENS)]
+    if not sample:
+        raise InputError("the sample text has no tokens", hint="give some text")
+    prompt = max(len(sample) - CHECK_SINGLES, 0)
+    parts = [sample[i : min(i + chunk, prompt)] for i in range(0, prompt, chunk)]
+    with torch.no_grad():
+        wanted = decoder.model(input_ids=torch.tensor([sample]), use_cache=False).logits[0]
+        text = RunnerText(decoder.buffers_of_program, lambda t, p, c, *rows: decoder.run(t, p, c, rows, last=False))
+        for cache in text.cache:
+            cache.normal_()
+        made = torch.cat([_text_in_words(decoder, text, p) for p in (*parts, *([t] for t in sample[prompt:]))])
+    _refuse_difference(decoder, wanted, made, f"a prompt of {prompt} tokens in chunks of {chunk}, then token by token")
+
+
+def _text_in_words(decoder: RunnerDecoder, text: RunnerText, part: list[int]) -> Tensor:
+    try:
+        return text.logits(part)
+    except InputError:
+        raise
+    except Exception as e:  # whatever the code of a model raises
+        where = f"{type(decoder.model).__name__}, a step of {len(part)} tokens"
+        why = f"{type(e).__name__}: {first_sentence(e)}"
+        raise InputError("unsupported decoder architecture", where=where, why=why, hint=PLAIN_MODEL) from e
 
 
 def stepwise_logits(decoder: Decoder, tokens: list[int], widths: Sequence[int], prompt: int = 0) -> Tensor:

@@ -9,8 +9,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import torch
 from torch import Tensor
 
 from ingot.config.validation import parsed_json
@@ -43,6 +44,7 @@ class DecoderSpec:
     stops: tuple[int, ...] = ()  # tokens that end a text
     prefill: int = 0  # prompt tokens per call of the method `prefill`; 0: there is no such method
     windows: tuple[int, ...] = WHOLE_TEXT  # one mask each: how many tokens a token sees, 0 where all
+    kv_cache: Literal["caller", "program"] = "caller"  # who owns it
 
     def __post_init__(self) -> None:
         """Numbers of a damaged file would allocate gigabytes."""
@@ -101,6 +103,22 @@ class DecoderSession:
         return logits[0]
 
 
+class ProgramSession(DecoderSession):
+    """One text of a program that owns its KV cache: the inputs are those that ExecuTorch's runners give."""
+
+    def __init__(self, method: Any, spec: DecoderSpec, program: Any = None) -> None:
+        self.method, self.spec, self.program, self.position = method, spec, program, 0
+
+    def prefill(self, prompt: list[int]) -> Tensor:
+        return self._execute(self.method, prompt, len(prompt)).clone()
+
+    def _execute(self, method: Any, tokens: list[int], width: int) -> Tensor:
+        end = self.position + len(tokens)
+        (logits,) = method([torch.tensor([tokens]), torch.arange(self.position, end)])
+        self.position = end
+        return logits[0]  # type: ignore[no-any-return]
+
+
 @dataclass(frozen=True)
 class _Digests:
     """What is read of casting.json; its other fields need the packages that casts do."""
@@ -121,7 +139,7 @@ def open_session(folder: Path) -> DecoderSession:
         program, method = load_method(folder / PTE, "forward")
     except Exception as e:
         raise ArtefactError(f"{folder / PTE} does not load", why=str(e), hint="cast it again") from e
-    return DecoderSession(method, spec, program)
+    return (ProgramSession if spec.kv_cache == "program" else DecoderSession)(method, spec, program)
 
 
 @dataclass(frozen=True)

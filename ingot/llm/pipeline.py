@@ -8,14 +8,18 @@ from typing import Any
 
 import torch
 
+from ingot.calibrate.held_out import CheckData
 from ingot.capture.export import Program, capture_program
+from ingot.capture.kv_buffers import POSITIONS, TOKENS
+from ingot.capture.varying_size import with_varying_size
 from ingot.core.host_memory import evict_after_forward, trim_heap
 from ingot.errors import InputError
 from ingot.llm.checkpoint import Checkpoint
 from ingot.llm.decoder import STEP_INPUTS, Decoder
-from ingot.llm.float_check import check_decoder
+from ingot.llm.float_check import check_decoder, check_runner_decoder
 from ingot.llm.generation import DecoderSpec
 from ingot.llm.kv_cache import CAPACITY_STEP, grow_kv_cache, kv_capacity_for, update_kv_cache
+from ingot.llm.runner_decoder import RunnerDecoder
 from ingot.llm.sample_text import SAMPLE_TEXTS
 from ingot.patches.program_caches import releases_programs
 from ingot.patches.version_errors import explains_version_errors
@@ -27,6 +31,8 @@ from ingot.weight_only.options import weights_from
 
 PREFILL_TOKENS = 32  # prompt tokens per call of the prefill method
 VERIFY_TOKENS = 8  # tokens of the first text that verify the decode method, one after the other
+VERIFY_PROMPT = 27  # tokens of the first call, where the program owns its cache: the next ones cross a border of 32
+KV_CACHE_OWNERS = ("program", "caller")
 VERIFY_PROMPTS = 4  # texts whose first tokens verify the prefill method: one text would give only two rows of logits
 SAMPLE_NOTE = "no --text: calibrated and verified on a built-in sample; representative text gives better quality"
 
@@ -34,12 +40,24 @@ SAMPLE_NOTE = "no --text: calibrated and verified on a built-in sample; represen
 @explains_version_errors
 @releases_programs
 def cast_decoder(
-    checkpoint: Checkpoint, *, target: str, weights: Any, context: int = 256, texts: Iterable[str] = (), **how: Any
+    checkpoint: Checkpoint,
+    *,
+    target: str,
+    weights: Any,
+    context: int = 256,
+    texts: Iterable[str] = (),
+    kv_cache: str = "caller",
+    **how: Any,
 ) -> tuple[Casting, DecoderSpec]:
-    """The decoder as a program that decodes one token per call, with a second method for prefill.
+    """The decoder as a program.
 
-    `texts` calibrate the rounding of its weights and verify the result; by default built-in samples do.
+    `kv_cache`: who owns it, "program" (one method for any number of tokens, which ExecuTorch's own runners load) or
+    "caller" (a method that decodes one token per call, and a second one for prefill). `texts` calibrate the rounding of
+    its weights and verify the result; by default built-in samples do.
     """
+    _refuse_kv_cache(kv_cache, target)
+    if kv_cache == "program":
+        return _cast_for_runners(checkpoint, target, weights, context, texts, how)
     given, asked, chunk = [t for t in texts if t.strip()], weights_from(weights), min(PREFILL_TOKENS, context)
     tokenized = [tokenize(checkpoint, t) for t in given or SAMPLE_TEXTS]
     decoder = checked_decoder(checkpoint.model, context, tokenized[0], chunk)
@@ -55,6 +73,63 @@ def cast_decoder(
     stops = _stop_tokens(checkpoint.model)
     spec = DecoderSpec(context, decoder.layers, decoder.heads, stops, chunk, decoder.windows)
     return replace(casting, notes=tuple(notes)), spec
+
+
+def _refuse_kv_cache(owner: str, target: str) -> None:
+    """XNNPACK's delegate resizes itself at run time and reads a cache where it lies; others are not known to."""
+    if owner not in KV_CACHE_OWNERS:
+        raise InputError(f"unknown kv_cache {owner!r}", hint=f"one of {', '.join(KV_CACHE_OWNERS)}")
+    if owner == "program" and find_target(target).name != "xnnpack":
+        why = f"only the XNNPACK delegate is known to read it there, not that of {target}"
+        raise InputError("the program cannot own the KV cache", why=why, hint="kv_cache='caller'")
+
+
+def _cast_for_runners(
+    checkpoint: Checkpoint, target: str, weights: Any, context: int, texts: Iterable[str], how: dict[str, Any]
+) -> tuple[Casting, DecoderSpec]:
+    given, asked, model = [t for t in texts if t.strip()], weights_from(weights), checkpoint.model
+    tokenized = [tokenize(checkpoint, t) for t in given or SAMPLE_TEXTS]
+    with evict_after_forward(model.eval()):
+        decoder = RunnerDecoder(model, context).eval()
+        _refuse_stacked_weights(model)
+        check_runner_decoder(decoder, tokenized[0], PREFILL_TOKENS)
+    recorded = _record_statistics(decoder, tokenized if asked.uses_calibration else [])
+    stops = _stop_tokens(model)
+    with evict_after_forward(decoder):
+        program = captured_for_runners(decoder, stops)
+    batches = [b for t in tokenized[:VERIFY_PROMPTS] for b in runner_batches(t, context)]
+    recipe, data = {"recover": False}, CheckData([*batches], "calibration")
+    casting = cast_weights(program, target, asked, [], recipe, recorded=recorded, checked=data, **how)
+    notes = [*casting.notes, *([] if given else [SAMPLE_NOTE]), *_long_context_notes(model, context)]
+    spec = DecoderSpec(context, decoder.layers, decoder.heads, stops, 0, decoder.windows, "program")
+    return replace(casting, notes=tuple(notes)), spec
+
+
+def captured_for_runners(decoder: RunnerDecoder, stops: tuple[int, ...]) -> Program:
+    """For any number of tokens and rows, up to the context, with the metadata that ExecuTorch's runners ask for."""
+    kv = replace(decoder.buffers_of_program, metadata=_metadata(decoder.context, stops))
+    other = max(2, decoder.context // 2 - 1), max(kv.rows - kv.step, kv.step)
+    captures = [capture_program(decoder, decoder.example(*sizes)) for sizes in ((decoder.context, kv.rows), other)]
+    bounded = {TOKENS: frozenset({1}), POSITIONS: frozenset({0})}
+    return replace(with_varying_size(*captures), kv_buffers=kv, bounded_dims=bounded)
+
+
+def _metadata(context: int, stops: tuple[int, ...]) -> dict[str, Any]:
+    """A prompt is never cut: a runner that reads max_seq_len < max_context_len takes the cache for a ring."""
+    eos = {"get_eos_ids": list(stops)} if stops else {}  # else the runner takes that of the tokenizer
+    lengths = {"get_max_seq_len": context, "get_max_context_len": context}
+    return {**lengths, **eos, "use_kv_cache": True, "enable_dynamic_shape": True}
+
+
+def runner_batches(tokens: list[int], context: int) -> list[tuple[torch.Tensor, ...]]:
+    """A text as a runner gives it: a prompt, single tokens, a further prompt; up to the end of the context."""
+    tokens, made, at = tokens[:context], list[tuple[torch.Tensor, ...]](), 0
+    for width in (VERIFY_PROMPT, *[1] * VERIFY_TOKENS, len(tokens) - VERIFY_PROMPT - 2 * VERIFY_TOKENS):
+        part = tokens[at : at + max(width, 1)]
+        if part:
+            made.append((torch.tensor([part]), torch.arange(at, at + len(part))))
+        at += len(part)
+    return [*made, *((torch.tensor([[t]]), torch.tensor([at + i])) for i, t in enumerate(tokens[at:]))]
 
 
 def checked_decoder(model: Any, context: int, sample: list[int], chunk: int) -> Decoder:

@@ -14,6 +14,7 @@ import torch
 from torch.fx import GraphModule
 
 from ingot.capture.export import Program
+from ingot.capture.kv_buffers import POSITIONS, KVBuffers
 from ingot.core.artefact import Delegate, HostOp, ProgramIO
 from ingot.core.fx import output_nodes
 from ingot.core.host_memory import LARGE_TENSOR_BYTES, gc_paused, trim_heap
@@ -22,7 +23,8 @@ from ingot.errors import IngotError, LowerError, first_sentence
 from ingot.lower.bounded_inputs import memory_planning_pass
 from ingot.lower.export_quantized import backend_copy, export_quantized
 from ingot.lower.host_layouts import make_host_ops_contiguous
-from ingot.lower.inferred_sizes import infer_one_size
+from ingot.lower.inferred_sizes import infer_one_size, infer_varying_size
+from ingot.lower.kv_buffers import add_kv_buffers, kv_planning_pass
 from ingot.lower.no_kernel_error import no_kernel_error
 from ingot.lower.opaque_ops import opaque_ops, restore_edge_ops
 from ingot.lower.partition_report import (
@@ -34,6 +36,7 @@ from ingot.lower.partition_report import (
 )
 from ingot.patches.dim_orders import plain_dim_orders
 from ingot.patches.speed_contexts import fast_lowering
+from ingot.patches.varying_sizes import varying_sizes
 from ingot.patches.version_gate import untested_versions, warn_if_untested
 from ingot.plan.plan_data import Plan
 from ingot.quantize.integer_io import (
@@ -89,14 +92,20 @@ def _lower_methods(
     parts: Mapping[str, tuple[Program, GraphModule]], plan: Plan, target: Target, file: Any
 ) -> dict[str, LoweredMethod]:
     program = parts[MAIN_METHOD][0]
+    constants = dict(program.kv_buffers.metadata) if program.kv_buffers else None
     with opaque_ops() as make_opaque, collect_refusals() as reasons:
         exported = {name: _export_method(*part, plan, target, make_opaque) for name, part in parts.items()}
         channels_last = [n.name in plan.channels_last for n in output_nodes(program.module)]
-        edge, files = _backend_stage("partition", target, lambda: _to_edge(exported, target, channels_last))
+        with varying_sizes() if program.kv_buffers else contextlib.nullcontext():
+            edge, files = _backend_stage(
+                "partition", target, lambda: _to_edge(exported, target, channels_last, constants)
+            )
     methods = {
         name: _lowered_method(part[0], plan, target, edge.exported_program(name), reasons, files[name])
         for name, part in parts.items()
     }
+    if program.kv_buffers is not None:
+        methods = {MAIN_METHOD: _with_kv_buffers(methods[MAIN_METHOD], edge, program.kv_buffers, target, reasons)}
     # After the report: serialisation rewrites the graph.
     try:
         _backend_stage("serialise", target, lambda: _serialise(edge, program, plan, target, file))
@@ -132,6 +141,17 @@ def _lowered_method(
     return LoweredMethod(delegates, host_ops, _program_io(program, plan, lowered), host_op_values(graph))
 
 
+def _with_kv_buffers(
+    method: LoweredMethod, edge: Any, kv: KVBuffers, target: Target, reasons: dict[str, str]
+) -> LoweredMethod:
+    """The KV cache becomes state of the program: tokens and positions in, logits out."""
+    lowered = edge.exported_program(MAIN_METHOD)
+    shared = add_kv_buffers(lowered, kv)
+    io = ProgramIO(method.io.inputs[: POSITIONS + 1], method.io.outputs[:1])
+    found = host_ops_of(lowered.graph_module, target, reasons)
+    return replace(method, io=io, host_ops=tuple(o for o in found if o.name not in shared))
+
+
 def _backend_stage(name: str, target: Target, work: Any) -> Any:
     """Run a step of the backend; any exception becomes a LowerError with the original chained."""
     try:
@@ -165,7 +185,12 @@ def _root_cause(error: BaseException) -> BaseException:
     return error
 
 
-def _to_edge(exported: dict[str, torch.export.ExportedProgram], target: Target, channels_last: list[bool]) -> Any:
+def _to_edge(
+    exported: dict[str, torch.export.ExportedProgram],
+    target: Target,
+    channels_last: list[bool],
+    constants: dict[str, Any] | None = None,
+) -> Any:
     """The edge program, and by method the files of each delegate."""
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
@@ -173,12 +198,14 @@ def _to_edge(exported: dict[str, torch.export.ExportedProgram], target: Target, 
     with target.lowering.context(), fast_lowering(), plain_dim_orders():
         passes: Any = [channels_last_outputs_pass(channels_last)] if any(channels_last) else []
         passes += [infer_one_size] if any(e.range_constraints for e in exported.values()) else []
+        passes += [infer_varying_size] if constants else []
         each = {name: target.lowering.partitioners() for name in exported}
-        edge = to_edge_transform_and_lower(exported, passes or None, each, compile_config=config)
+        edge = to_edge_transform_and_lower(exported, passes or None, each, constants, config)
         edge = _lower_extra_backends(edge, target)
         files = {name: target.lowering.finish(edge.exported_program(name).graph_module) for name in exported}
+    contiguous = [target.lowering.backend_id] if target.lowering.contiguous_only else []
     for name in exported:
-        make_host_ops_contiguous(edge.exported_program(name))
+        make_host_ops_contiguous(edge.exported_program(name), contiguous)
     return edge, files
 
 
@@ -198,9 +225,13 @@ def _serialise(edge: Any, program: Program, plan: Plan, target: Target, file: An
     # Without this pass, a buffer that starts non-zero starts with undefined memory.
     names = ["b_" + n.replace(".", "_") for n in program.state]
     passes = [InitializedMutableBufferPass(names)] if names else []
-    memory = memory_planning_pass(bool(plan.settings.get("caller_owned_inputs")), program.bounded_dims)
+    kv, bounded = program.kv_buffers, program.bounded_dims
+    memory = memory_planning_pass(bool(plan.settings.get("caller_owned_inputs")), () if kv else bounded)
     config = ExecutorchBackendConfig(
-        passes=passes, segment_alignment=target.lowering.alignment, memory_planning_pass=memory
+        passes=passes,
+        segment_alignment=target.lowering.alignment,
+        memory_planning_pass=kv_planning_pass(kv) if kv else memory,
+        run_reinplace_pass=kv is not None,
     )
     with fast_lowering(), plain_dim_orders():
         edge.to_executorch(config).write_to_file(file)

@@ -1,25 +1,28 @@
-"""op(x, …) -> channels_last(op(contiguous(x), …)) for host ops beside channels-last values.
+"""op(x, …) -> channels_last(op(contiguous(x), …)) for host ops and some delegates beside channels-last values.
 
 Host kernels refuse tensors of different memory formats, and some compute along the wrong axis. Elementwise ops on
-tensors of one shape and one format stay as they are: no position matters to them.
+tensors of one shape and one format stay as they are: no position matters to them. Delegates of some backends (Vulkan)
+take and give contiguous memory only.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
 from torch.export import ExportedProgram
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 from ingot.capture.inputs import memory_format_of
 from ingot.core.fx import inherited_meta, value_of
 
 
-def make_host_ops_contiguous(program: ExportedProgram) -> None:
-    """After partitioning: delegates keep the formats that they were compiled for."""
+def make_host_ops_contiguous(program: ExportedProgram, backends: Collection[str] = ()) -> None:
+    """After partitioning: delegates keep the formats that they were compiled for, except those of `backends`."""
     restored: dict[Node, Node] = {}  # by copy in channels-last format: the contiguous result
-    for node in [n for n in program.graph.nodes if _needs_contiguous(n)]:
+    delegates = list(_contiguous_delegates(program, backends))
+    for node in [n for n in program.graph.nodes if n in delegates or _needs_contiguous(n)]:
         for operand in node.all_input_nodes:
             if _is_permuted(value_of(operand)):
                 node.replace_input_with(operand, restored.get(operand) or _contiguous(operand, node))
@@ -38,6 +41,24 @@ def _needs_contiguous(node: Node) -> bool:
         return False
     tensors = [t for n in (*node.all_input_nodes, *_results(node)) if isinstance(t := value_of(n), torch.Tensor)]
     return any(map(_is_permuted, tensors)) and not (_is_elementwise(op) and _are_channels_last(tensors))
+
+
+def _contiguous_delegates(program: ExportedProgram, backends: Collection[str]) -> Iterator[Node]:
+    """Calls of delegates of `backends` beside permuted values. Their results are declared contiguous."""
+    for node in program.graph.nodes if backends else ():
+        if "call_delegate" in str(node.target):
+            lowered: Any = getattr(program.graph_module, node.args[0].target)
+            beside = (*node.all_input_nodes, *_results(node))
+            if lowered.backend_id in backends and any(_is_permuted(value_of(n)) for n in beside):
+                _declare_contiguous(lowered.original_module.graph)
+                yield node
+
+
+def _declare_contiguous(graph: Graph) -> None:
+    """Passes that trace the program again take what a delegate returns from its graph."""
+    last = next(n for n in reversed(graph.nodes) if n.op == "output")
+    for node in last.all_input_nodes:
+        node.meta["val"] = torch.utils._pytree.tree_map_only(torch.Tensor, _plain, value_of(node))
 
 
 def _is_elementwise(op: torch._ops.OpOverload) -> bool:
