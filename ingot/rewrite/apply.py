@@ -10,7 +10,8 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.capture.canonicalize.passes import check_outputs_unchanged, clean_up_graph, run_outputs
+from ingot.capture.canonicalize.output_check import ExpectedOutputs, expected_outputs, run_outputs
+from ingot.capture.canonicalize.passes import clean_up_graph
 from ingot.capture.export import Program
 from ingot.config.recipe import Recipe
 from ingot.core.fx import copy_graph_module
@@ -76,7 +77,7 @@ def _search(program: Program, rules: Sequence[RewriteRule], ask: AbilityQuery | 
     A rule may increase fragmentation if later rules reduce it again (attention leaves matmuls). Otherwise the search is
     repeated without it. What replaces an op that runs nowhere is required, and not judged.
     """
-    module, wanted = copy_graph_module(program.module), run_outputs(program.module, program.example_inputs)
+    module, wanted = copy_graph_module(program.module), expected_outputs(program.module, program.example_inputs)
     best = now = _State(module, _fragmentation(module, ask))
     raised: list[RewriteRule] = []
     for rule in rules:
@@ -88,7 +89,7 @@ def _search(program: Program, rules: Sequence[RewriteRule], ask: AbilityQuery | 
         best, raised = (now, []) if now.fragmentation <= best.fragmentation else (best, raised)
     if not raised:
         # A rule that writes into the user's tensors would change both graphs: compare with the recorded outputs.
-        check_outputs_unchanged("rewriting", wanted, run_outputs(now.module, program.example_inputs))
+        wanted.check("rewriting", run_outputs(now.module, program.example_inputs))
         return now
     again = _search(program, [r for r in rules if r is not raised[0]], ask)
     return replace(again, rewrites=(*again.rewrites, f"{raised[0].name}: not used, it would increase fragmentation"))
@@ -98,7 +99,7 @@ _Inputs = tuple[torch.Tensor, ...]
 
 
 def _apply_rule(
-    rule: RewriteRule, now: _State, inputs: _Inputs, wanted: list[torch.Tensor], ask: AbilityQuery | None
+    rule: RewriteRule, now: _State, inputs: _Inputs, wanted: ExpectedOutputs, ask: AbilityQuery | None
 ) -> _State:
     changed = now.spare or copy_graph_module(now.module)
     try:
@@ -127,12 +128,12 @@ def _checked(
     changed: GraphModule,
     places: list[str],
     inputs: _Inputs,
-    wanted: list[torch.Tensor],
+    wanted: ExpectedOutputs,
 ) -> tuple[GraphModule, list[str]]:
     """The module after the rule; the module before it, with a note, if outputs differ."""
     try:
         clean_up_graph(changed)
-        check_outputs_unchanged(rule.name, wanted, run_outputs(changed, inputs))
+        wanted.check(rule.name, run_outputs(changed, inputs))
     except CaptureError as e:
         return module, [f"{rule.name}: not used, {e.what}"]
     except Exception as e:
