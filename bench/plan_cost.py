@@ -60,8 +60,8 @@ class Watch:
 def forget() -> None:
     """As in a new process."""
     rewriting._known_rewrites.clear()
-    probe._cache.clear()
-    edge_ops._known.clear()
+    probe._effects.drop_oldest(0)
+    edge_ops._known.drop_oldest(0)
 
 
 def recorded(wanted: int) -> tuple[ingot.Program, ingot.Ranges, int]:

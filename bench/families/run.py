@@ -16,8 +16,7 @@ from typing import Any
 
 from bench.families.table import families_table
 from bench.run import say, step
-from bench.suite.run import RESULTS
-from bench.suite.run import read as read_rows
+from bench.suite.run import RESULTS, read_rows
 
 FLOWS = ("ingot", "stock")
 

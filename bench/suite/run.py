@@ -17,12 +17,14 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from bench.suite.stock_results import keep_rows, kept_rows
 from bench.suite.table import table
+from tools.source_state import source_state
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "bench" / "results"
@@ -113,10 +115,15 @@ def listed(options: argparse.Namespace) -> list[str]:
     return ids[:: options.every]
 
 
-def read(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file, the latest of each test and flow."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    latest = {(r["flow"], r["id"]): r for r in map(json.loads, filter(None, lines))}
+def read(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """The latest row of each test and flow; stock's from the repository where no run has one."""
+    return read_rows(options.out, kept_rows(options.suite, options.target))
+
+
+def read_rows(file: Path, known: Iterable[dict[str, Any]] = ()) -> list[dict[str, Any]]:
+    """The latest row of each test and flow in `file`; a row of `known` where it has none."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    latest = {(r["flow"], r["id"]): r for r in [*known, *map(json.loads, filter(None, lines))]}
     return list(latest.values())
 
 
@@ -131,6 +138,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--processes", type=int, default=1, choices=range(1, MOST_PROCESSES + 1))
     parser.add_argument("--out", type=Path, help="file of rows (default bench/results/suite-SUITE-TARGET.jsonl)")
     parser.add_argument("--table", action="store_true", help="print the table of what is known, run nothing")
+    parser.add_argument("--keep-stock", action="store_true", help="keep stock's results in the repository")
     options = parser.parse_args()
     options.out = options.out or RESULTS / f"suite-{options.suite}-{options.target}.jsonl"
     options.log = options.out.with_suffix(".log")
@@ -143,14 +151,14 @@ def main() -> None:
     ids, lock = listed(options), threading.Lock()
 
     def keep(row: dict[str, Any]) -> None:
-        row = {"flow": flow, "target": options.target, **row}
+        row = {"flow": flow, "target": options.target, "commit": source_state(), **row}
         with lock, options.out.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(f"{row['flow']:6} {row['result']:12} {row.get('seconds', '?'):>6} s  {row['id']}", file=sys.stderr)
 
     for flow in [] if options.table else options.flows.split(","):
         todo: queue.Queue[str] = queue.Queue()
-        for case in missing(ids, read(options.out), flow, options.again):
+        for case in missing(ids, read(options), flow, options.again):
             todo.put(case)
         command = [sys.executable, "-m", "bench.suite.worker", flow, options.target, options.suite]
         start = partial(Worker, command, SECONDS[options.suite], options.log)
@@ -159,7 +167,9 @@ def main() -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    print(table([r for r in read(options.out) if r["id"] in set(ids)], options.target))
+    if options.keep_stock:
+        keep_rows(options.suite, options.target, read(options))
+    print(table([r for r in read(options) if r["id"] in set(ids)], options.target))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,8 @@ import re
 from collections import Counter, defaultdict
 from typing import Any
 
+from tools.source_state import states_of
+
 Row = dict[str, Any]
 
 INGOT = {
@@ -26,7 +28,7 @@ STOCK = {
 def table(rows: list[Row], target: str) -> str:
     ingot, stock = ([r for r in rows if r["flow"] == flow] for flow in ("ingot", "stock"))
     parts = [f"{target}: {len({r['id'] for r in rows})} tests"]
-    parts += _counts("Ingot", ingot, INGOT) if ingot else []
+    parts += _counts(f"Ingot, {states_of(ingot)}", ingot, INGOT) if ingot else []
     parts += _delegation(ingot) if ingot else []
     parts += _counts("stock", stock, STOCK) if stock else []
     return "\n".join([*parts, *_reasons(ingot), *_named(ingot)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import queue
 import sys
@@ -9,7 +10,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.suite import run
+import pytest
+
+from bench.suite import run, stock_results
 from bench.suite.table import table
 
 # Answers each id with a row, but dies on one and hangs on another.
@@ -51,7 +54,7 @@ def test_what_has_a_row_is_not_run_again_unless_asked(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     known = [("ingot", "a", "refused"), ("ingot", "b", "fine"), ("stock", "c", "SUCCESS"), ("ingot", "a", "fine")]
     file.write_text("".join(json.dumps({"flow": f, "id": i, "result": r}) + "\n" for f, i, r in known))
-    rows = run.read(file)
+    rows = run.read(argparse.Namespace(out=file, suite="operators", target="unknown"))
     assert run.missing(["a", "b", "c"], rows, "ingot", "") == ["c"]
     assert run.missing(["a", "b", "c"], rows, "ingot", "fine") == ["a", "b", "c"]
 
@@ -64,3 +67,19 @@ def test_refusals_are_grouped_by_reason() -> None:
     text = table([refused("one", "median_1"), refused("two", "median_22")], "xnnpack")
     assert "2 refused" in text
     assert "2 nothing can run median.dim · why: no kernel: one, two" in text
+
+
+def test_stocks_results_are_kept_for_one_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stock_results, "FOLDER", tmp_path)
+    rows = [{"flow": "stock", "id": "b", "result": "SUCCESS"}, {"flow": "ingot", "id": "a", "result": "fine"}]
+    stock_results.keep_rows("operators", "vgf", rows)
+    options = argparse.Namespace(out=tmp_path / "none.jsonl", suite="operators", target="vgf")
+    assert run.missing(["a", "b"], run.read(options), "stock", "") == ["a"]
+    monkeypatch.setattr(stock_results, "version", lambda package: "0.0")
+    assert run.missing(["a", "b"], run.read(options), "stock", "") == ["a", "b"]
+
+
+def test_a_table_says_of_how_many_states_of_the_code_it_is() -> None:
+    rows = [{"flow": "ingot", "id": i, "result": "fine", "commit": c} for i, c in [("a", "1"), ("b", "1"), ("c", "2")]]
+    assert "of commit 1" in table(rows[:2], "xnnpack")
+    assert "of 2 states of the code: 1 (2), 2 (1)" in table(rows, "xnnpack")
