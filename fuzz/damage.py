@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import resource
 import shutil
 import sys
 import tempfile
@@ -15,6 +14,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -24,6 +24,7 @@ from fuzz.pool import run_all
 
 RESULTS = Path(__file__).parent / "results"
 MOST_MEGABYTES = 1500  # that reading one damaged file of kilobytes may add to the peak
+RENEWED_AFTER = 5_000  # files: a worker takes as long to start as to read some hundred
 UNDAMAGED = -1  # the seed that damages nothing
 FOUND = ("crashed", "died", "hang", "memory")
 
@@ -53,7 +54,8 @@ def _outcomes(root: Path, asked: argparse.Namespace) -> Iterator[dict[str, Any]]
     end = time.monotonic() + 60 * asked.minutes
     seeds = range(asked.first, asked.first + asked.n)
     requests = ({"damage": k, "seed": s, "root": str(root), "target": k} for s in seeds for k in asked.kinds)
-    for done, (_, answer) in enumerate(run_all(_while_time(requests, end), asked.workers, 60.0), 1):
+    answers = run_all(_while_time(requests, end), asked.workers, 60.0, renewed_after=RENEWED_AFTER)
+    for done, (_, answer) in enumerate(answers, 1):
         if answer["kind"] in FOUND:
             print(f"seed {answer['seed']} {answer['target']} {answer['kind']}: {answer['reason']}", file=sys.stderr)
         if done % 500 == 0:
@@ -101,19 +103,34 @@ def read_damaged(request: dict[str, Any]) -> dict[str, Any]:
 
     kind, root = KINDS[request["damage"]], Path(request["root"])
     facts = {"seed": request["seed"], "target": request["damage"]}
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    start, before = time.perf_counter(), _peak_megabytes()
     with tempfile.TemporaryDirectory(prefix="ingot-damaged-") as name:
         folder = Path(name) / "it"
         shutil.copytree(root / kind.folder, folder)
-        others = [(root / k.folder / k.file).read_bytes() for k in KINDS.values()]
+        others = _all_samples(root)
         random = Random(f"{request['damage']} {request['seed']}")
         if request["seed"] != UNDAMAGED:
             (folder / kind.file).write_bytes(damaged(random, (folder / kind.file).read_bytes(), others))
         if kind.signed:
             _sign(folder, kind.file)
         answer = {**facts, **_outcome(kind.read, folder)}
-    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+    answer |= {"seconds": time.perf_counter() - start}
+    grown = _peak_megabytes() - before
     return {**answer, "kind": "memory", "reason": f"{grown} MB"} if grown > MOST_MEGABYTES else answer
+
+
+@cache
+def _all_samples(root: Path) -> list[bytes]:
+    from fuzz.samples import KINDS
+
+    return [(root / k.folder / k.file).read_bytes() for k in KINDS.values()]
+
+
+def _peak_megabytes() -> int:
+    """Since the last call: the peak of the whole life of the process would hide every smaller one after it."""
+    status = Path("/proc/self/status").read_text()
+    Path("/proc/self/clear_refs").write_text("5")
+    return int(status.partition("VmHWM:")[2].split()[0]) // 1024
 
 
 def _sign(folder: Path, name: str) -> None:

@@ -78,7 +78,10 @@ class _Draft:
         op, x = OPS[name], self.values[first]
         if op.reads not in ("any", kind_of(x)):
             return
-        drawn = op.draw(self.random, x, self.values)
+        try:
+            drawn = op.draw(self.random, x, self.values)
+        except ArithmeticError:  # a size of zero
+            return
         if drawn is not None:
             self._try(Step(f"s{len(self.steps)}", name, (first, *drawn[0]), drawn[1], self._tied(name)))
 
@@ -102,7 +105,7 @@ class _Draft:
             with torch.no_grad():
                 weights = made_weights(step, [tuple(x.shape) for x in operands], 0)
                 made = results_of(step, run_step(step, [x.clone() for x in operands], weights))
-        except (RuntimeError, ValueError, IndexError, TypeError, NotImplementedError):
+        except (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError):
             return
         if made and all(_usable(t) for t in made.values()):
             self.steps.append(step)

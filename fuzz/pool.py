@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-RENEWED_AFTER = 400  # programs, so that a leak cannot fill the memory
+RENEWED_AFTER = 400  # programs: one that has left something behind does not spoil all later ones
 MOST_BYTES = 4 << 30
 START_SECONDS = 180.0
 WORKER = (sys.executable, "-m", "fuzz.worker")
@@ -57,6 +57,8 @@ class FuzzWorker:
             line, _, self.buffer = self.buffer.partition(b"\n")
             self.done += 1
             return json.loads(line)
+        if self.ready and self.request is None:
+            return None  # it waits for a program
         limit = self.seconds if self.ready else START_SECONDS
         return self._ended("hang", f"more than {limit:g} seconds") if time.monotonic() - self.since > limit else None
 
@@ -72,15 +74,19 @@ class FuzzWorker:
     def alive(self) -> bool:
         return self.process.poll() is None
 
-    @property
-    def spent(self) -> bool:
-        return self.done > RENEWED_AFTER or not self.alive or _resident(self.process.pid) > MOST_BYTES
+    def spent(self, renewed_after: int) -> bool:
+        return self.done > renewed_after or not self.alive or _resident(self.process.pid) > MOST_BYTES
 
     def close(self) -> None:
         """With its children: it leads a session of its own."""
         if self.alive:
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
+
+
+def _wait_for_one(pool: Sequence[FuzzWorker]) -> None:
+    """Until a worker has something to say, or for so long that a hang is not seen much later."""
+    select.select([worker.process.stdout for worker in pool], [], [], 0.5)
 
 
 def _resident(pid: int) -> int:
@@ -91,8 +97,9 @@ def _resident(pid: int) -> int:
 
 
 def run_all(
-    requests: Iterator[dict[str, Any]], workers: int, seconds: float, command: Sequence[str] = WORKER
-) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    requests: Iterator[dict[str, Any]], workers: int, seconds: float, command: Sequence[str] = WORKER,
+    renewed_after: int = RENEWED_AFTER,
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:  # fmt: skip
     """Each request and its answer, as they come."""
     pool: list[FuzzWorker] = []
     waiting = next(requests, None)
@@ -100,6 +107,7 @@ def run_all(
         while waiting is not None or any(w.request for w in pool):
             while waiting is not None and len(pool) < workers:
                 pool.append(FuzzWorker(seconds, command))
+            _wait_for_one(pool)
             for worker in list(pool):
                 answer = worker.poll()
                 if answer is not None and "ready" in answer:
@@ -109,14 +117,13 @@ def run_all(
                         raise RuntimeError(f"a worker does not start: {answer['text']}")
                     yield worker.request, answer
                     worker.request = None
-                    if worker.spent:
+                    if worker.spent(renewed_after):
                         worker.close()
                         pool.remove(worker)
                         continue
                 if worker.ready and worker.request is None and waiting is not None:
                     worker.send(waiting)
                     waiting = next(requests, None)
-            time.sleep(0.02)
     finally:
         for worker in pool:
             worker.close()

@@ -16,6 +16,7 @@ from typing import Any
 
 from fuzz.outcome import FINDINGS
 from fuzz.pool import run_all
+from tools.source_state import source_state, states_of
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -53,7 +54,7 @@ def _run(file: Path, requests: Iterator[dict[str, Any]], asked: argparse.Namespa
     limited = _until(requests, start + 60 * asked.minutes)
     with file.open("a") as out:
         for request, answer in run_all(limited, asked.workers, asked.seconds):
-            out.write(json.dumps({**answer, "asked": request["target"]}) + "\n")
+            out.write(json.dumps({**answer, "asked": request["target"], "commit": source_state()}) + "\n")
             out.flush()
             counts[answer["kind"]] += 1
             _progress(answer, counts, time.monotonic() - start)
@@ -90,7 +91,7 @@ def table(outcomes: list[dict[str, Any]]) -> str:
     rows.append(["total", *(str(sum(o["target"] == t for o in outcomes)) for t in targets), str(len(outcomes))])
     widths = [max(len(r[i]) for r in rows) for i in range(len(rows[0]))]
     lines = ["  ".join(c.ljust(w) for c, w in zip(r, widths, strict=True)) for r in rows]
-    return "\n".join([*lines, "", *_reasons(outcomes), "", *_times(outcomes)])
+    return "\n".join([states_of(outcomes), *lines, "", *_reasons(outcomes), "", *_times(outcomes)])
 
 
 def _reasons(outcomes: list[dict[str, Any]]) -> Iterator[str]:

@@ -107,6 +107,8 @@ def soak(casts: int, first_mark: int, every: int, targets: Sequence[str]) -> int
 
 def _quiet() -> None:
     """Backends log every step."""
+    import torch._inductor.compiler_bisector  # noqa: F401  makes torch's cache folder of this user, not one of a cast
+
     import ingot  # noqa: F401  some of them add handlers when they are imported
 
     logging.basicConfig()

@@ -161,11 +161,11 @@ def _renamed(data: Mapping[str, Any]) -> dict[str, Any]:
     return {RENAMED.get(k, k): v for k, v in data.items()}
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+def read_toml(path: Path, what: str = "the recipe") -> dict[str, Any]:
     """The table in a TOML file."""
     try:
         return tomllib.loads(path.read_bytes().decode())
     except OSError as e:
-        raise InputError(f"cannot read the recipe {path}", why=str(e)) from e
+        raise InputError(f"cannot read {what} {path}", why=str(e)) from e
     except (ValueError, RecursionError) as e:  # no TOML, no UTF-8, or nested too deeply
-        raise InputError(f"the recipe {path} is not TOML", why=first_sentence(e)) from e
+        raise InputError(f"{what} {path} is not TOML", why=first_sentence(e)) from e

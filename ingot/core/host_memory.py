@@ -100,3 +100,21 @@ def gc_paused() -> Iterator[None]:
         gc.set_threshold(*threshold)
         if first:
             gc.unfreeze()
+
+
+@contextmanager
+def garbage_collected() -> Iterator[None]:
+    """Free the reference cycles that the body leaves: graphs, with their tensors.
+
+    They would wait for a collection of all objects, and keep the memory between them from being returned. What was
+    there before is not scanned.
+    """
+    first = not gc.get_freeze_count()
+    if first:
+        gc.freeze()
+    try:
+        yield
+    finally:
+        gc.collect()
+        if first:
+            gc.unfreeze()

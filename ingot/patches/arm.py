@@ -35,6 +35,15 @@ def unchanged(_original: Any, _session: Any) -> Callable[..., Any]:
     return lambda _, module: PassResult(module, False)
 
 
+def rounded_between_ops(_original: Any, _session: Any) -> Callable[..., Any]:
+    """Keep the rescales to int8 and back to int32 between two ops: all readers of a value read the same integers.
+
+    In a softmax ExecuTorch subtracts the maximum of rounded scores from scores that are not rounded. The largest may
+    then be a step below 0, and its exp 0.97. Without the rescales a value is not saturated either.
+    """
+    return lambda _, module: PassResult(module, False)
+
+
 def signature_except_int48(original: Any, _session: Any) -> Callable[..., Any]:
     """Do not merge equal convolutions that give 48-bit accumulators: their rescales differ."""
     from executorch.backends.arm.tosa.mapping import TosaSpecialDtype

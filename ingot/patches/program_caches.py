@@ -9,13 +9,15 @@ from __future__ import annotations
 import functools
 import linecache
 import sys
-import threading
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, ParamSpec, TypeVar
 
+from ingot.core.host_memory import garbage_collected
+from ingot.core.shape_cache import drop_oldest_shapes
+from ingot.patches.strict_exports import strict_exports_released
 from ingot.patches.version_gate import patch_for_good
 
 P = ParamSpec("P")
@@ -26,8 +28,9 @@ CACHED = (
     "torch.ao.quantization.fx.utils:assert_and_get_unique_device",
     "executorch.exir.backend.utils:is_same_node",  # lowering: nodes of both graphs
 )
+FAKE_RESULTS = "torch._subclasses.fake_tensor:FakeTensorMode"  # its cache has an entry for each op, shapes, arguments
+MOST_FAKE_RESULTS = 2000  # that the next verb finds: one of some kilobytes each, and a cast makes 50
 LAST_EXPORT = "torch.fx.experimental.proxy_tensor:_FAKE_TENSOR_ID_TO_PROXY_MAP_FOR_EXPORT"  # nodes of the last graph
-EXPORTER = "torch._dynamo.functional_export"
 SHAPE_ENV = "torch.fx.experimental.symbolic_shapes:ShapeEnv"  # its cached methods keep it, and so its fake tensors
 
 
@@ -36,11 +39,12 @@ def releases_programs(verb: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(verb)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        with _sources_released(), _exported_graphs_released(), _shape_environments_released():
+        with garbage_collected(), _sources_released(), strict_exports_released(), _shape_environments_released():
             try:
                 return verb(*args, **kwargs)
             finally:
                 release_programs()
+                _release_shapes()
 
     return call
 
@@ -52,6 +56,14 @@ def release_programs() -> None:
         if callable(clear := getattr(function, "cache_clear", None)):
             clear()
     (_found(LAST_EXPORT) or {}).clear()
+
+
+def _release_shapes() -> None:
+    """What is cached by shape is found again, as long as the shapes are: only the excess goes."""
+    drop_oldest_shapes()
+    fakes = _found(FAKE_RESULTS)
+    if len(getattr(fakes, "cache", ())) > MOST_FAKE_RESULTS:
+        fakes.cache_clear()
 
 
 def _found(name: str) -> Any:
@@ -71,32 +83,6 @@ def _sources_released() -> Iterator[None]:
         for name in set(sources) - before:
             sources.pop(name, None)
             linecache.cache.pop(name, None)
-
-
-_verbs_lock, _verbs = threading.Lock(), list[set[str]]()  # of each verb that runs: the graphs that were there before
-
-
-@contextmanager
-def _exported_graphs_released() -> Iterator[None]:
-    """Dynamo makes each graph of a strict export a global of its module: backends export patterns at each lowering.
-
-    The graphs of a verb are deleted when the last verb of all threads ends, since the others may be exporting.
-    """
-    with _verbs_lock:
-        _verbs.append(_exported_graphs())
-    try:
-        yield
-    finally:
-        with _verbs_lock:
-            before = _verbs[0] if len(_verbs) == 1 else None
-            _verbs.pop()
-        for name in _exported_graphs() - before if before is not None else ():
-            vars(sys.modules[EXPORTER]).pop(name, None)
-
-
-def _exported_graphs() -> set[str]:
-    names = list(vars(sys.modules.get(EXPORTER) or object))  # at once: another thread may add to them
-    return {name for name in names if name.startswith("__compiled_fn")}
 
 
 _made: ContextVar[list[Any]] = ContextVar("_made")  # shape environments of the verb that runs, as weak references

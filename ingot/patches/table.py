@@ -24,7 +24,7 @@ _SIGNATURE = "torch.export.graph_signature"
 _PASS_BASE = "executorch.exir.pass_base:_ExportPassBase"
 _ARM = "executorch.backends.arm._passes"
 _XNNPACK = "executorch.backends.xnnpack._passes"
-_VULKAN = "executorch.backends.vulkan.partitioner"
+_VULKAN = "executorch.backends.vulkan"
 _TORCH_PARTITIONER = "torch.fx.passes.infra.partitioner"
 _GROUP_PARTITIONER = "executorch.exir.backend.canonical_partitioners.group_partitioner"
 _RECOMPILE = Patch(
@@ -114,12 +114,19 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
         Patch(f"{_XNNPACK}.channels_last_tagged_reshape_pass:ChannelsLastTaggedReshapePass", "requires_nchw_inputs",
               "xnnpack:or_works_on_last_axis", "computes softmax of a channels-last value over the channels"),
     ),
+    # varying_sizes.varying_sizes
+    "varying_sizes": (
+        Patch("executorch.backends.xnnpack.xnnpack_preprocess", "serialize_xnnpack_binary",
+              "varying_sizes:serialize_varying", "fixes the length of slices, and transposes keys at every run", True),
+    ),
     # arm.arm_pass_fixes
     "arm": (
         Patch(f"{_ARM}.rewrite_conv_pass:RewriteConvPass", "_insert_a16w8_output_branches",
               "arm:no_output_branches", "rescales the accumulator of an int16 convolution twice: Vela refuses that"),
         Patch(f"{_ARM}.fold_scalar_mul_into_conv_pass:FoldScalarMulIntoConvPass", "call",
               "arm:unchanged", "multiplies the weights of the user's model in place, and fails on buffers", True),
+        Patch(f"{_ARM}.fuse_consecutive_rescales_pass:FuseConsecutiveRescalesPass", "call",
+              "arm:rounded_between_ops", "skips rounding and saturation of a value for some of its readers only"),
         Patch(f"{_ARM}.fuse_duplicate_users_pass:FuseDuplicateUsersPass", "_build_user_signature",
               "arm:signature_except_int48", "merges two equal int48 accumulators, so one has two rescales"),
         Patch(f"{_ARM}.arm_pass_manager:ArmPassManager", "_configure_pass_insertions",
@@ -135,17 +142,37 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
         Patch("torch.fx.experimental.symbolic_shapes:ShapeEnv", "__init__",
               "program_caches:noting_environment", "keeps itself and a program's fake tensors: Ingot has to empty it"),
     ),
-    # vulkan.vulkan_logging
+    # strict_exports.strict_exports_released, likewise
+    "guards": (
+        Patch("torch._dynamo.guards:CheckFunctionManager", "__init__",
+              "strict_exports:noting_guards", "keeps the guards of every export: Ingot has to release them"),
+    ),
+    # vulkan.vulkan_lowering
     "vulkan": (
-        Patch(f"{_VULKAN}.vulkan_partitioner:VulkanSupportedOperators", "log_skip",
+        Patch(f"{_VULKAN}.partitioner.vulkan_partitioner:VulkanSupportedOperators", "log_skip",
               "vulkan:log_refusal", "loses the node that a reason for host fallback is about"),
+    ),
+    # vulkan.vulkan_lowering
+    "vulkan_views": (
+        Patch("executorch.backends.transforms.view_copy_to_squeeze_unsqueeze:ViewCopyToSqueezeUnsqueezePass",
+              "find_unsqueeze_dim", "vulkan:only_one_added_dim",
+              "takes a view from (3, 3, 1) to (1, 3, 1, 3) for an unsqueeze, which makes (3, 3, 1, 1)", True),
+    ),
+    # vulkan.vulkan_lowering
+    "vulkan_patterns": (
+        Patch(f"{_VULKAN}.patterns", "fusable_patterns",
+              "vulkan:patterns_where_needed", "exports rotary embeddings at each partition and for each delegate"),
+        Patch(f"{_VULKAN}.patterns", "get_all_fusable_subgraphs",
+              "vulkan:noting_graph", "exports the patterns whatever the graph is"),
+        Patch(f"{_VULKAN}.patterns", "replace_all_fusable_subgraphs",
+              "vulkan:noting_graph", "exports the patterns whatever the graph is"),
     ),
     # vulkan.vulkan_payloads
     "vulkan_payloads": (
-        Patch("executorch.backends.vulkan.serialization.vulkan_graph_serialize", "_flatc_decompile",
+        Patch(f"{_VULKAN}.serialization.vulkan_graph_serialize", "_flatc_decompile",
               "vulkan:with_json_numbers", "writes inf and nan, which are no JSON"),
     ),
 }
 # fmt: on
 
-SPEED = frozenset({"export", "codegen", "convert", "lowering", "xnnpack"})
+SPEED = frozenset({"export", "codegen", "convert", "lowering", "xnnpack", "vulkan_patterns"})

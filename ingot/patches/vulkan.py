@@ -1,14 +1,18 @@
-"""Vulkan: keep the root logger's level, log why each op is refused together with its node, read infinite numbers."""
+"""Vulkan: keep the root logger's level, log why each op is refused together with its node, read infinite numbers,
+export its patterns only where the graph may match them, and once."""
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any
+
+from torch.fx import GraphModule
 
 from ingot.patches.version_gate import patched
 
@@ -25,15 +29,21 @@ class _Refusal:
 
 
 @contextmanager
-def vulkan_logging() -> Iterator[None]:
-    with suppress(ImportError):
-        import executorch.backends.vulkan.serialization.vulkan_graph_builder  # noqa: F401  sets the level to INFO
+def vulkan_lowering() -> Iterator[None]:
+    """See the groups "vulkan", "vulkan_views" and "vulkan_patterns" of the table."""
+    with _root_level_kept(), patched("vulkan"), patched("vulkan_views"), patched("vulkan_patterns"):
+        yield
+
+
+@contextmanager
+def _root_level_kept() -> Iterator[None]:
     root = logging.getLogger()
     level = root.level
+    with suppress(ImportError):
+        import executorch.backends.vulkan.serialization.vulkan_graph_builder  # noqa: F401  sets the level to INFO
     root.setLevel(logging.WARNING)
     try:
-        with patched("vulkan"):
-            yield
+        yield
     finally:
         root.setLevel(level)
 
@@ -43,6 +53,58 @@ def log_refusal(_original: Any, _session: Any) -> Callable[..., None]:
         LOGGER.debug(_Refusal(node, f"Vulkan's partitioner: {reason}"))
 
     return log_skip
+
+
+def only_one_added_dim(original: Any, _session: Any) -> Callable[..., int | None]:
+    """The dim, if the op makes the shape of the view; -1 is the last."""
+
+    @wraps(original)
+    def find_unsqueeze_dim(self: Any, input_shape: Sequence[Any], view_shape: Sequence[Any]) -> int | None:
+        dim: int | None = original(self, input_shape, view_shape)
+        if dim is None:
+            return None
+        at = dim % len(view_shape)
+        return dim if [*input_shape[:at], 1, *input_shape[at:]] == list(view_shape) else None
+
+    return find_unsqueeze_dim
+
+
+# ---- patterns ----
+
+
+def noting_graph(original: Any, session: dict[str, Any]) -> Callable[..., Any]:
+    """Matching takes the graph as its last argument; what exports the patterns does not see it."""
+
+    def match(*args: Any) -> Any:
+        session["graph"] = args[-1].graph
+        return original(*args)
+
+    return match
+
+
+def patterns_where_needed(original: dict[str, Any], session: dict[str, Any]) -> dict[str, Any]:
+    def entry(one: Any) -> Any:
+        graphs = one.get_graphs_fn and (lambda: _exported_once(one.get_graphs_fn) if _may_match(session) else [])
+        return type(one)(graphs, one.detector_fn, one.create_replacement_fn)
+
+    return {name: entry(one) for name, one in original.items()}
+
+
+def _may_match(session: dict[str, Any]) -> bool:
+    """All patterns are rotary embeddings, which join their halves by cat."""
+    return any("aten.cat" in str(n.target) for n in session["graph"].nodes if n.op == "call_function")
+
+
+@cache
+def _exported_once(make: Callable[[], list[GraphModule]]) -> list[GraphModule]:
+    """Matching reads ops and edges only: the fake tensors of a pattern are not kept."""
+    made = make()
+    for node in (n for module in made for n in module.graph.nodes):
+        node.meta.clear()
+    return made
+
+
+# ---- payloads ----
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from torch.fx import Node
 from ingot.capture.op_semantics import operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import constant_of, evaluate_fake, is_float
+from ingot.core.shape_cache import ShapeCache
 from ingot.plan.noise_model import elements, size_hint
 from ingot.plan.qparams import weight_qparams
 from ingot.plan.solver_state import SolverState, activation_operands
@@ -63,12 +64,24 @@ class OpCosts:
         return noise.rounding_error(node, self.scale(node, precision)) * noise.sensitivity(node)
 
     def _shared_scale_noise(self, node: Node, shared: tuple[int, ...], precision: str) -> float:
-        """Operands with a finer scale than the shared one are rounded again, to the coarse one."""
+        """Operands with a finer scale than the shared one are rounded again, to the coarse one; constants are, too."""
         values = {i: operands(node)[i] for i in shared}
-        coarsest = max(self.scale(v, precision) for v in values.values())
+        coarsest = max(self.scale(v, precision) for v in (node, *values.values()))
         finer = {i: v for i, v in values.items() if self.scale(v, precision) < coarsest}
         noise = self.state.noise
-        return sum(noise.rounding_error(v, coarsest) * noise.sensitivity_at(node, i) for i, v in finer.items())
+        again = sum(noise.rounding_error(v, coarsest) * noise.sensitivity_at(node, i) for i, v in finer.items())
+        return again + self._constant_noise(node, coarsest)
+
+    def _constant_noise(self, node: Node, scale: float) -> float:
+        """The bounds of a clamp have the scale of its operand: with a coarse one, 6 becomes 0. No gradient shows it.
+
+        In the kernel of its producer a clamp has a scale of its own.
+        """
+        noise, found = self.state.noise, self.state.constraints
+        if scale == 0 or node in found.fusable.values():
+            return 0.0
+        errors = (noise.constant_error(node, c, scale) for c in found.effects[node].constants)
+        return sum(errors) * noise.sensitivity(node)
 
     def _weight(self, node: Node) -> float:
         if weight_axis(node) is None:
@@ -98,16 +111,13 @@ def _weight_bytes(node: Node, precision: str) -> int:
     return elements(operands(node)[1]) * (4 if precision == "float" else 1)
 
 
-_mac_counts: dict[tuple[object, ...], float] = {}
+_mac_counts = ShapeCache[float]()
 
 
 def mac_count(node: Node) -> float:
     """Multiply-accumulates by torch's own counter, on fake tensors; at least one per element of the result."""
     shapes = tuple(tuple(map(size_hint, getattr(n.meta.get("val"), "shape", ()))) for n in (*operands(node), node))
-    signature = (node.target, shapes)
-    if signature not in _mac_counts:
-        _mac_counts[signature] = _count_macs(node)
-    return _mac_counts[signature]
+    return _mac_counts.get((node.target, shapes), lambda: _count_macs(node))
 
 
 def _count_macs(node: Node) -> float:

@@ -11,6 +11,7 @@ from ingot.calibrate.held_out import CheckData
 from ingot.calibrate.statistics import Ranges
 from ingot.capture.export import Program
 from ingot.capture.inputs import Batch, own_batches
+from ingot.capture.kv_buffers import COLUMNS, with_kv_buffers
 from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check
 from ingot.core.progress import Silent, Steps
@@ -44,7 +45,7 @@ def lowered(work: QuantizedProgram, steps: Steps) -> Casting:
     target.runner.warm_up()
     with steps("lower"):
         done = lower_graph(work.form, work.quantized, plan, target, work.others)
-    parts = {MAIN_METHOD: (work.form, work.quantized), **work.others}
+    parts = {MAIN_METHOD: _stateful(work.form, work.quantized), **work.others}
     kept = {
         name: Evidence(*parts[name], target, work.recipe, m.io, m.delegates, name, m.host_ops, work.in_double)
         for name, m in done.methods.items()
@@ -56,6 +57,18 @@ def lowered(work: QuantizedProgram, steps: Steps) -> Casting:
         target.name, done.pte, main.delegates, main.host_ops, main.io, plan, None, dict(steps.seconds),
         (*work.program.notes, *plan.notes), performance=performance, hosted=main.host_op_values, evidence=evidence,
     )  # fmt: skip
+
+
+def _stateful(program: Program, quantized: Any) -> tuple[Program, Any]:
+    """With the KV cache that the file keeps, where it does."""
+    if (kv := program.kv_buffers) is None:
+        return program, quantized
+    module, reference = with_kv_buffers(program.module, kv), with_kv_buffers(program.reference, kv)
+    inputs, places = program.example_inputs[:COLUMNS], program.in_places[:COLUMNS]
+    bounded = {i: d for i, d in program.bounded_dims.items() if i < COLUMNS}
+    graphs = replace(program, module=module, reference=reference)
+    whole = replace(graphs, state=kv.state, example_inputs=inputs, in_places=places, bounded_dims=bounded)
+    return whole, with_kv_buffers(quantized, kv)
 
 
 def verified(

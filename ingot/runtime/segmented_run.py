@@ -85,7 +85,16 @@ def read_pte(pte: bytes, method: str = "forward") -> Any:
     plans = [p for p in file.program.execution_plan if p.name == method]
     if not plans:
         raise ArtefactError(f"the program has no method '{method}'")
+    _refuse_missing_values(plans[0])
     return replace(file, program=replace(file.program, execution_plan=plans))
+
+
+def _refuse_missing_values(plan: Any) -> None:
+    """A damaged file may name values that it does not have."""
+    odd = next((i for i in (*plan.inputs, *plan.outputs) if not 0 <= i < len(plan.values)), None)
+    if odd is not None:
+        why = f"an input or output is value {odd}, and it has {len(plan.values)}"
+        raise ArtefactError("the program is damaged", why=why, hint="write the file again")
 
 
 def _extract_state(file: Any) -> tuple[Any, Values]:

@@ -11,16 +11,14 @@ from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import SymTypes
 
 from ingot.core.fx import fake_mode_of, value_of
+from ingot.core.shape_cache import ShapeCache
 
-_known: dict[str, tuple[Any, ...]] = {}
+_known = ShapeCache[tuple[Any, ...]]()
 
 
 def decomposed_ops(node: Node) -> tuple[Any, ...]:
     """The overloads that the op becomes, unless a partitioner asks to keep it whole."""
-    key = decomposition_key(node)
-    if key not in _known:
-        _known[key] = tuple(n.target for n in decomposed_nodes(node))
-    return _known[key]
+    return _known.get(decomposition_key(node), lambda: tuple(n.target for n in decomposed_nodes(node)))
 
 
 def decomposition_key(node: Node) -> str:
@@ -47,7 +45,18 @@ def decomposed_nodes(node: Node) -> list[Node]:
     except Exception:  # one op alone may lack context (symbols, effects): assume that it is not decomposed
         return [node]
     calls = [n for n in graph.nodes if n.op == "call_function" and not isinstance(value_of(n), SymTypes)]
-    return [n for n in calls if isinstance(n.target, torch._ops.OpOverload)]
+    parts = [n for n in calls if isinstance(n.target, torch._ops.OpOverload)]
+    for part in parts:
+        part.target = _functional(part.target)
+    return parts
+
+
+def _functional(op: Any) -> Any:
+    """add_.Scalar -> add.Scalar: torch's composite ops write into their own results, the edge dialect never does."""
+    if not op._schema.is_mutable:
+        return op
+    packet = getattr(getattr(torch.ops, op.namespace), op._schema.name.split("::")[1].removesuffix("_"), None)
+    return getattr(packet, op._overloadname, op)
 
 
 def _decomposed(node: Node) -> torch.fx.Graph:

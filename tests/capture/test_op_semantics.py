@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from ingot.capture.op_semantics import Effect, Kind, effect_of, operands
 from ingot.capture.op_semantics import probe as probe_module
+from ingot.core.shape_cache import ShapeCache
 
 pytestmark = pytest.mark.smoke
 
@@ -313,7 +314,7 @@ def test_random_ops_are_reported_and_the_rng_state_is_kept() -> None:
     torch.manual_seed(0)
     before = torch.get_rng_state()
     assert "random" in effect_of(make(A.bernoulli.p, t(3, 5), 0.5)).reason
-    probe_module._cache.clear()
+    probe_module._effects.drop_oldest()
     torch.set_rng_state(before)
     node = make(A.relu.default, t(7))
     effect_of(node)
@@ -380,7 +381,7 @@ def test_cache_is_by_structure(monkeypatch: pytest.MonkeyPatch) -> None:
         calls.append(args)
         return run(*args)
 
-    monkeypatch.setattr(probe_module, "_cache", {})
+    monkeypatch.setattr(probe_module, "_effects", ShapeCache())
     monkeypatch.setattr(probe_module, "_probe_op", counted)
     for size, step in ((8, 1), (8, 1), (8, 2), (9, 1)):
         effect_of(make(A.roll.default, t(size), [step]))
@@ -451,7 +452,7 @@ def test_works_inside_a_fake_mode() -> None:
 
 
 def test_cheap(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe_module, "_cache", {})
+    monkeypatch.setattr(probe_module, "_effects", ShapeCache())
     nodes = [make(target, *args) for (target, *args), *_ in TABLE]
     start = time.perf_counter()
     for node in nodes:
@@ -488,7 +489,7 @@ def composed(a: torch.Tensor) -> torch.Tensor:
 )
 def test_movers_composed_move(steps: list[int], rows: int, columns: int) -> None:
     _steps[:] = steps
-    probe_module._cache.clear()
+    probe_module._effects.drop_oldest()
     found = custom(torch.ops.ingot_test.composed.default, t(rows, columns))
     padded_away = found.kind is CR and composed(torch.ones(rows, columns)).abs().sum() == 0
     assert found.kind is M or padded_away, found

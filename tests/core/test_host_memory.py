@@ -1,9 +1,11 @@
-"""Memory-mapped weights."""
+"""Memory-mapped weights; garbage of a verb."""
 
 from __future__ import annotations
 
 import errno
+import gc
 import tempfile
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,14 @@ import pytest
 import torch
 from torch import nn
 
-from ingot.core.host_memory import LARGE_TENSOR_BYTES, evict_after_forward, evict_pages, mmap_parameters, trim_heap
+from ingot.core.host_memory import (
+    LARGE_TENSOR_BYTES,
+    evict_after_forward,
+    evict_pages,
+    garbage_collected,
+    mmap_parameters,
+    trim_heap,
+)
 
 SIDE = 1024  # a square of float32 has four times LARGE_TENSOR_BYTES
 
@@ -94,3 +103,28 @@ def test_without_disk_space_parameters_stay_in_memory(monkeypatch: pytest.Monkey
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     mmap_parameters(net)
     assert net.weight.data_ptr() == where
+
+
+class Cycle:
+    def __init__(self) -> None:
+        self.me = self
+
+
+def test_garbage_of_the_body_is_freed_at_its_end_and_nothing_stays_frozen() -> None:
+    with garbage_collected():
+        kept = Cycle()
+        refs = weakref.ref(kept), weakref.ref(Cycle())
+        assert gc.get_freeze_count()
+    assert refs[0]() is kept
+    assert refs[1]() is None
+    assert gc.get_freeze_count() == 0
+
+
+def test_what_the_caller_froze_stays_frozen() -> None:
+    gc.freeze()
+    try:
+        with garbage_collected():
+            pass
+        assert gc.get_freeze_count()
+    finally:
+        gc.unfreeze()

@@ -47,6 +47,10 @@ def test_a_seed_gives_one_program_that_runs(seed: int) -> None:
     assert len(eager_outputs(drawn)) == drawn.batches
 
 
+def test_a_step_that_divides_by_a_size_of_zero_is_left_out() -> None:
+    assert draw_program(200489).steps == draw_program(200489).steps
+
+
 def test_a_worker_that_dies_or_hangs_is_replaced() -> None:
     """The seed is known, and the run goes on."""
     requests = ({"seed": s, "target": "x"} for s in range(5))

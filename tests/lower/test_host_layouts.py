@@ -53,6 +53,19 @@ def test_channels_last_inputs_give_the_same_numbers(name: str, recipe: dict[str,
     )
 
 
+@pytest.mark.parametrize("name", ["scalar", "cat", "conv", "indices", "returned"])  # seconds each
+def test_a_backend_without_memory_formats_gets_contiguous_memory(name: str) -> None:
+    """Vulkan's runtime copies bytes."""
+    x = torch.randn(2, 3, 4, 6, generator=torch.Generator().manual_seed(0)).contiguous(
+        memory_format=torch.channels_last
+    )
+    asked: Any = {"quantize": False, "recover": False}
+    casting = ingot.cast(Applied(FUNCTIONS[name]), (x,), target="vulkan", calibration=[(x,)], recipe=asked)
+    assert casting.check is not None
+    assert casting.io.inputs[0].layout == "channels_last"
+    assert min(o.sqnr_db for o in casting.check.outputs if o.sqnr_db is not None) > 100
+
+
 def _by_its_mean(x: Tensor) -> Tensor:
     return x * torch.sigmoid(x.mean((2, 3), keepdim=True))
 

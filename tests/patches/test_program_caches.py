@@ -15,7 +15,8 @@ import torch
 from torch import nn
 
 import ingot
-from ingot.patches import program_caches
+from ingot.core import shape_cache
+from ingot.patches import program_caches, strict_exports
 from tests.support.requirements import need
 from tests.support.wrong_kernels import dying_on, sigmoid_for_tanh
 
@@ -118,3 +119,47 @@ def test_the_last_export_is_found_in_the_tested_versions() -> None:
     assert found, "torch keeps the nodes of an export until the next"
     program_caches.release_programs()
     assert not found
+
+
+@program_caches.releases_programs
+def export_strictly() -> None:
+    torch.export.export(nn.Linear(16, 8), (X,), strict=True)
+
+
+def test_a_strict_export_leaves_no_guards_and_no_globals() -> None:
+    export_strictly()  # what torch makes once
+    before = len(strict_exports.finalizers()), strict_exports.installed_globals()
+    export_strictly()
+    gc.collect()
+    assert (len(strict_exports.finalizers()), strict_exports.installed_globals()) == before
+
+
+def test_what_is_compiled_in_a_verb_stays_compiled() -> None:
+    """A model may be compiled by its first call, which may be a batch of calibration."""
+    kept, compiled = object(), list[object]()
+
+    def backend(module: Any, _inputs: Any) -> Any:
+        compiled.append(module)
+        return module.forward
+
+    @torch.compile(backend=backend)
+    def double(x: torch.Tensor, other: object) -> torch.Tensor:
+        return 2 * x if other is kept else x
+
+    double_in_verb = program_caches.releases_programs(double)
+    double_in_verb(X, kept)
+    double_in_verb(X, kept)
+    assert torch.equal(double(X, kept), 2 * X)
+    assert len(compiled) == 1
+
+
+def test_few_shapes_are_kept_between_verbs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    cast_linear()
+    assert FakeTensorMode.cache, "within the limits the next cast finds them"
+    monkeypatch.setattr(program_caches, "MOST_FAKE_RESULTS", 10)
+    monkeypatch.setattr(shape_cache, "MOST_KEPT", 1)
+    cast_linear()
+    assert len(FakeTensorMode.cache) <= 10
+    assert max(map(len, shape_cache._caches)) == 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -15,10 +17,13 @@ from ingot.config.recipe import Recipe
 from ingot.core.fx import calls
 from ingot.llm.checkpoint import Checkpoint
 from ingot.llm.pipeline import cast_decoder
+from ingot.patches.vulkan import vulkan_lowering
 from ingot.rewrite.apply import rewrite_for
 from ingot.runtime.segmented_run import read_pte, segments_of
+from ingot.targets.edge_ops import decomposed_nodes
 from ingot.targets.vulkan.graph import OpCall, VulkanGraph, decode_delegate, torch_dtype
 from ingot.targets.vulkan.interpreter import check_registered
+from ingot.targets.vulkan.partitioner_query import taken_by_vulkan
 from ingot.targets.vulkan.target import BACKEND, EXECUTED_ON, VULKAN
 from ingot.verify.check import run_artefact, run_graph, run_quantized
 from ingot.verify.metrics import measure
@@ -410,3 +415,58 @@ def test_a_damaged_delegate() -> None:
     payload = next(p.payload for p in segments_of(read_pte(cast(Net()).pte).program, {BACKEND}) if p.payload)
     with pytest.raises(ingot.ArtefactError, match="constant of the Vulkan delegate is missing"):
         decode_delegate(payload, None)
+
+
+class Apply(nn.Module):
+    def __init__(self, function: Callable[[torch.Tensor], Any]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "shape"),
+    [
+        (lambda x: nn.functional.adaptive_max_pool2d(x, (2, 3)), (1, 4, 7, 9)),
+        (lambda x: nn.functional.interpolate(x, scale_factor=2.0, mode="bicubic"), (1, 2, 6, 5)),
+        (lambda x: nn.functional.max_pool3d(x, 2), (1, 2, 4, 6, 4)),
+        (lambda x: torch.fft.rfft(x).abs(), (1, 4, 8)),
+        (lambda x: x.median(-1).values, (2, 3, 7)),
+        (lambda x: torch.cummax(x, 1).values, (2, 5)),
+    ],
+    ids=["adaptive max pool", "bicubic", "pool 3d", "fourier", "median", "running maximum"],
+)
+def test_ops_that_no_kernel_runs_are_rewritten(function: Callable[..., Any], shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    casting = ingot.cast(Apply(function).eval(), (x,), target="vulkan", recipe={"quantize": False}, calibration=[(x,)])
+    assert casting.check.passed
+    assert casting.delegates
+
+
+def test_a_query_of_one_op_agrees_with_the_partitioner() -> None:
+    """Ops in the delegate by the query are there after lowering, and no others."""
+
+    def several(x: torch.Tensor) -> Any:
+        return x.exp(), x.log10(), x.sum(-1), x.fmod(0.7), torch.nn.functional.conv2d(x, x.new_ones(2, 3, 2, 2))
+
+    for batch in (1, 2):  # Vulkan's convolution takes a batch of one
+        program = ingot.capture(Apply(several).eval(), (torch.randn(batch, 3, 4, 4),))
+        asked = {str(p.target) for n in calls(program.module) for p in decomposed_nodes(n) if not taken_by_vulkan(p)}
+        casting = ingot.cast(
+            Apply(several).eval(), (torch.randn(batch, 3, 4, 4),), target="vulkan", recipe={"quantize": False},
+            calibration=[(torch.randn(batch, 3, 4, 4),)], on_mismatch="keep",
+        )  # fmt: skip
+        assert {f"aten.{h.op}" for h in casting.host_ops} == asked
+
+
+def test_lowering_leaves_the_level_of_the_root_logger(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Importing Vulkan's modules for the first time sets it."""
+    root = logging.getLogger()
+    before = root.level
+    for name in [n for n in sys.modules if n.startswith("executorch.backends.vulkan.serialization")]:
+        monkeypatch.delitem(sys.modules, name)
+    with vulkan_lowering():
+        assert root.level == logging.WARNING
+    assert root.level == before

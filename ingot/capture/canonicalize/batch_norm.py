@@ -12,6 +12,7 @@ from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import add_constant, call, calls, constant_of, value_of
 
 aten = torch.ops.aten
+_WIDE = (torch.float32, torch.float64)  # rounding the folded weights to these is not seen
 
 
 def fold_batch_norm(module: GraphModule) -> int:
@@ -67,6 +68,8 @@ def _can_fold_into(node: Any) -> bool:
         return False
     bias = node.args[2] if len(node.args) > 2 else None
     weight: Any = node.args[1]
+    if value_of(node).dtype not in _WIDE:
+        return False
     # The channels of the norm are axis 1; a linear over tokens has them last.
     if value_of(node).dim() != value_of(weight).dim():
         return False
@@ -95,11 +98,17 @@ def _scale_weight(node: Node, weight: torch.Tensor, scale: torch.Tensor) -> torc
 
 
 def _as_depthwise_conv(module: GraphModule, norm: Node, scale: torch.Tensor, shift: torch.Tensor) -> Node | None:
-    """batch_norm(x) -> conv2d(x, diag(scale), shift): one int8 op where no preceding op can absorb the norm."""
+    """batch_norm(x) -> conv2d(x, diag(scale), shift): one int8 op where no preceding op can absorb the norm.
+
+    Of half precision in float32, as torch computes it: weights rounded to half precision change the result.
+    """
     x: Any = norm.args[0]
     if value_of(x).dim() != 4:
         return None
-    dtype = value_of(x).dtype
+    asked = value_of(x).dtype
+    dtype = asked if asked in _WIDE else torch.float32
+    x = x if asked is dtype else call(norm, aten.to.dtype, x, dtype, like=norm)
     weight = add_constant(module, scale.to(dtype).reshape(-1, 1, 1, 1), f"{norm.name}_weight", norm)
     bias = add_constant(module, shift.to(dtype), f"{norm.name}_bias", norm)
-    return call(norm, aten.conv2d.default, x, weight, bias, [1, 1], [0, 0], [1, 1], scale.numel(), like=norm)
+    made = call(norm, aten.conv2d.default, x, weight, bias, [1, 1], [0, 0], [1, 1], scale.numel(), like=norm)
+    return made if asked is dtype else call(norm, aten.to.dtype, made, asked, like=norm)

@@ -22,6 +22,7 @@ from ingot.capture.op_semantics.overrides import override_of
 from ingot.capture.op_semantics.provenance import ProbeResult, trace_provenance
 from ingot.capture.op_semantics.sizes import BIG_NUMEL, shape_of, symbolic_shape
 from ingot.capture.op_semantics.tagged_values import ProbeError
+from ingot.core.shape_cache import ShapeCache
 
 REASONS = {
     Kind.MOVES: "every output element is an input element at a position that does not depend on the values",
@@ -34,15 +35,13 @@ PADDED_AVERAGE = (
     "an average of input elements and padded zeros: linear, and the weights sum to one except where zeros enter"
 )
 IDENTITY = "the output equals the operand elementwise"
-_cache: dict[Any, Effect] = {}
+_effects = ShapeCache[Effect]()
 
 
 def effect_of(node: torch.fx.Node, constant: ConstantLookup = lambda n: None) -> Effect:
     """What the op of a call_function node does to its operands. Probed once per op, arguments and shapes."""
     key = _structure_key(node, constant)
-    if key not in _cache:
-        _cache[key] = override_of(node.target) or _without_running(node) or _probe_op(node, constant)
-    return _cache[key]
+    return _effects.get(key, lambda: override_of(node.target) or _without_running(node) or _probe_op(node, constant))
 
 
 def _without_running(node: torch.fx.Node) -> Effect | None:

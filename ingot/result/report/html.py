@@ -29,7 +29,17 @@ def page(facts: Facts) -> str:
 
 
 def document(title: str, data: Facts, status: str = "") -> str:
-    style, script = _file("assets", "style.css"), _script()
+    """A page of castings, with the graph and its layout."""
+    credit = " Graph layout by dagre (MIT licence, in the source of this page)."
+    layouter = f'<script type="text/plain" id="layouter">{_layouter()}</script>\n'
+    return page_document(title, data, asset("style.css"), _script(), status, credit, layouter)
+
+
+def page_document(
+    title: str, data: Facts, style: str, code: str, status: str = "", credit: str = "", more: str = ""
+) -> str:
+    """One page whose `code` draws `data`; nothing else may run or be loaded."""
+    script = f'"use strict";\n(() => {{\n{code}\n}})();\n'
     policy = (
         f"default-src 'none'; style-src {_hashed(style)}; script-src {_hashed(script)}; "
         "worker-src blob:; base-uri 'none'; form-action 'none'"
@@ -42,10 +52,9 @@ def document(title: str, data: Facts, status: str = "") -> str:
 <title>Ingot: {short}</title><style>{style}</style></head>
 <body><header><h1 class="{status}">{shown}</h1></header><nav aria-label="sections"></nav>
 <main><noscript>This page needs JavaScript: its script draws the data that it contains.</noscript></main>
-<footer>Written by Ingot. Graph layout by dagre (MIT licence, in the source of this page).</footer>
+<footer>Written by Ingot.{credit}</footer>
 <script type="application/json" id="data">{embedded(data)}</script>
-<script type="text/plain" id="layouter">{_layouter()}</script>
-<script>{script}</script></body></html>
+{more}<script>{script}</script></body></html>
 """
 
 
@@ -57,7 +66,12 @@ def embedded(data: Facts) -> str:
 
 @cache
 def _script() -> str:
-    return '"use strict";\n(() => {\n' + "\n".join(_file("assets", f"{name}.js") for name in SCRIPTS) + "\n})();\n"
+    return "\n".join(asset(f"{name}.js") for name in SCRIPTS)
+
+
+def asset(name: str) -> str:
+    """A script or style that pages share."""
+    return _file("assets", name)
 
 
 @cache

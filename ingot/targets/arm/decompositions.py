@@ -12,7 +12,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.capture.canonicalize.constants import fold_constants, one_constant_per_use
 from ingot.capture.op_semantics import operands
-from ingot.core.fx import calls, constant_of, copy_graph_module, fake_like, source_of, value_name
+from ingot.core.fx import calls, constant_of, copy_graph_module, fake_like, is_state, source_of, value_name
 from ingot.errors import LowerError, first_sentence
 from ingot.patches.arm import arm_pass_fixes
 from ingot.targets.arm.device import Device, compile_spec
@@ -31,7 +31,9 @@ class ArmDecompositions:
             node.meta.setdefault("ingot_value", node.name)
         counts = {n: len(operands(n)) for n in before.values() if n.op == "call_function"}
         constants = {_memory(t): value_name(n) for n in before.values() if (t := constant_of(n)) is not None}
+        state = {n.target for n in before.values() if is_state(n)}
         made = apply_arm_decompositions(self.device, module)
+        _mark_state(made, state)
         gone = [n for n, count in counts.items() if not _survives(n, count, made)]
         _last_keeps_value_name(made)
         _name_other_values(made, constants)
@@ -40,6 +42,13 @@ class ArmDecompositions:
             one_constant_per_use(module)
             _name_other_values(module, {})
         return [f"{n.name} ({source_of(n)})" for n in gone]
+
+
+def _mark_state(module: GraphModule, names: Collection[Any]) -> None:
+    """A pass that traces the graph again forgets which buffers the program writes: they would be folded."""
+    for node in module.graph.nodes:
+        if node.op == "get_attr" and node.target in names:
+            node.meta["ingot_state"] = True
 
 
 def apply_arm_decompositions(device: Device, module: GraphModule) -> GraphModule:

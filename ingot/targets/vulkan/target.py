@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from ingot.patches.vulkan import vulkan_logging
+from ingot.patches.vulkan import vulkan_lowering
 from ingot.runtime.segmented_run import read_pte, run_segmented_file
 from ingot.targets.base import (
     Batch,
@@ -25,8 +25,9 @@ from ingot.targets.base import (
     WeightOnly,
 )
 from ingot.targets.requirements import EXECUTORCH
-from ingot.targets.vulkan.interpreter import DelegateInterpreter, registered_shaders
+from ingot.targets.vulkan.interpreter import DelegateInterpreter
 from ingot.targets.vulkan.kernels import VulkanKernels
+from ingot.targets.vulkan.partitioner_query import ops_without_shader
 from ingot.targets.vulkan.rules import RULES
 
 BACKEND = "VulkanBackend"
@@ -37,6 +38,7 @@ ONLY_INT4 = "only per-group 4-bit weights fuse into its linear; others would be 
 class VulkanLowering(Lowering):
     backend_id = BACKEND
     resizes_at_runtime = True  # at every call, from the sizes of its inputs
+    contiguous_only = True  # the runtime copies memory to the GPU as it is, and ignores dim orders
     hints = {"weights:8w": ONLY_INT4, "weights:8da8w": ONLY_INT4}  # noqa: RUF012
 
     def partitioners(self) -> list[Any]:
@@ -46,7 +48,7 @@ class VulkanLowering(Lowering):
         return RULES
 
     def context(self) -> AbstractContextManager[Any]:
-        return vulkan_logging()
+        return vulkan_lowering()
 
 
 def _partitioners() -> list[Any]:
@@ -64,19 +66,7 @@ def _partitioners() -> list[Any]:
                     node.meta.pop("delegation_tag", None)
             return result
 
-    return [WithoutState({}, operator_blocklist=_without_shader())]
-
-
-def _without_shader() -> list[Any]:
-    """Ops that the partitioner takes and the runtime does not register: gt.Scalar, log10, logical_not …
-
-    Others are replaced before they reach the runtime: views, and quantized ops by fused ones.
-    """
-    from executorch.backends.vulkan.op_registry import vulkan_supported_ops
-
-    names = {op: getattr(op, "__name__", "") for op in vulkan_supported_ops}
-    computing = [op for op, name in names.items() if name.startswith("aten.") and "_copy." not in name]
-    return [op for op in computing if names[op] not in registered_shaders()]
+    return [WithoutState({}, operator_blocklist=ops_without_shader())]
 
 
 class VulkanRunner(Runner):

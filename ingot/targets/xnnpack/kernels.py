@@ -11,6 +11,7 @@ from torch.fx import Node
 from ingot.capture.op_semantics import operands
 from ingot.capture.op_semantics.weighted_ops import groups_of, weight_axis
 from ingot.core.fx import constant_of, has_symbols, value_of
+from ingot.core.shape_cache import ShapeCache
 from ingot.core.symbolic_sizes import same_shape
 from ingot.targets.base import Ability, Kernels
 from ingot.targets.edge_ops import decomposed_nodes, decomposition_key
@@ -116,7 +117,7 @@ class _EdgeForm:
     refusal: str | None
 
 
-_edge_forms: dict[str, _EdgeForm] = {}
+_edge_forms = ShapeCache[_EdgeForm]()
 
 
 def edge_ops(node: Node) -> tuple[str, ...]:
@@ -129,12 +130,13 @@ def _edge_overloads(node: Node) -> tuple[Any, ...]:
 
 
 def _edge_form(node: Node) -> _EdgeForm:
+    return _edge_forms.get(decomposition_key(node), lambda: _find_edge_form(node))
+
+
+def _find_edge_form(node: Node) -> _EdgeForm:
     """What has a config stays whole."""
-    key = decomposition_key(node)
-    if key not in _edge_forms:
-        parts = [node] if _edge_name(node.target) in _configs() else decomposed_nodes(node)
-        _edge_forms[key] = _EdgeForm(tuple(n.target for n in parts), _partitioner_says(parts))
-    return _edge_forms[key]
+    parts = [node] if _edge_name(node.target) in _configs() else decomposed_nodes(node)
+    return _EdgeForm(tuple(n.target for n in parts), _partitioner_says(parts))
 
 
 def _partitioner_says(parts: list[Node]) -> str | None:
