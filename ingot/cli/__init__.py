@@ -28,7 +28,7 @@ COMMANDS = {
     "run": "verify_commands:run_scenario_command",
     "report": "report_commands:report",
     "compare": "report_commands:compare",
-    "sweep": "fleet_commands:sweep",
+    "sweep": "fleet_commands:sweep_command",
     "generate": "llm_commands:generate_command",
     "why": "info_commands:why",
     "diff": "info_commands:diff",

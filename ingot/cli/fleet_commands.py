@@ -24,7 +24,7 @@ from ingot.fleet.sweep import SweepResult, sweep_fleet
 REGRESSION = BUG  # exit code 1 of a comparison: what a CI gate expects
 
 
-def sweep(options: argparse.Namespace) -> Answer:
+def sweep_command(options: argparse.Namespace) -> Answer:
     fleet, again = read_fleet(options.fleet), tuple(filter(None, map(str.strip, options.again.split(","))))
     for verdict in again:
         if verdict not in VERDICTS:
