@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 NETS = """
 import os, torch
@@ -70,3 +71,10 @@ def write_fleet(folder: Path, text: str) -> Path:
     (folder / "nets.py").write_text(NETS)
     (folder / "fleet.toml").write_text(text)
     return folder / "fleet.toml"
+
+
+TIMES = ("seconds", "timings", "export_seconds", "peak_memory_bytes", "measured_seconds", "estimated_seconds")
+
+
+def by_cell(rows: list[dict[str, Any]]) -> dict[tuple[str, str, str], dict[str, Any]]:
+    return {(r["model"], r["target"], r["recipe"]): r for r in rows}

@@ -12,8 +12,7 @@ import pytest
 
 import ingot
 from ingot.fleet.sweep import SweepResult
-from tests.fleet.fleet_files import FAILURES, TWO_NETS, write_fleet
-from tests.fleet.test_sweep import TIMES, by_cell
+from tests.fleet.fleet_files import FAILURES, TIMES, TWO_NETS, by_cell, write_fleet
 
 pytest.importorskip("ray")
 

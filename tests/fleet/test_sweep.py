@@ -16,13 +16,7 @@ import pytest
 import ingot
 from ingot.fleet.store import FleetStore
 from ingot.fleet.sweep import SweepResult
-from tests.fleet.fleet_files import FAILURES, NETS, TWO_NETS, write_fleet
-
-TIMES = ("seconds", "timings", "export_seconds", "peak_memory_bytes", "measured_seconds", "estimated_seconds")
-
-
-def by_cell(rows: list[dict[str, Any]]) -> dict[tuple[str, str, str], dict[str, Any]]:
-    return {(r["model"], r["target"], r["recipe"]): r for r in rows}
+from tests.fleet.fleet_files import FAILURES, NETS, TWO_NETS, by_cell, write_fleet
 
 
 @pytest.fixture(scope="module")
