@@ -201,6 +201,10 @@ class Lowering(Protocol):
         """
         return {}
 
+    def audit(self, graph: GraphModule) -> tuple[str, ...]:
+        """Notes on the delegates of the partitioned graph: what their payloads do at run time and need not."""
+        return ()
+
     def owned_by_another(self, node: Node) -> bool:
         """An extra backend owns the op. Set by ComposedTarget."""
         return False
