@@ -15,6 +15,7 @@ from ingot.config.recipe import Recipe, RecipeLike, recipe_from
 from ingot.core.fx import calls, value_name
 from ingot.core.progress import Steps
 from ingot.errors import PlanError
+from ingot.plan.embedding_tables import with_embedding_tables
 from ingot.plan.estimator_search import CANDIDATE_ESTIMATORS, best_plan
 from ingot.plan.plan_data import Plan
 from ingot.plan.simulated_quantization import can_simulate
@@ -37,6 +38,7 @@ def plan_for_target(
     form = rewrite_for(program, backend, settings)
     barred = with_bars(backend, (*bars, *host_bars(settings.host_ops, form.program.module)))
     made = _planned(form.program, ranges, barred, form.rewrites, settings)
+    made = with_embedding_tables(made, form.program.module, settings, barred)
     images = channels_last_names(settings.channels_last, form.program.module)
     return replace(made, channels_last=images, integer_io=settings.integer_io, settings=settings.remembered)
 

@@ -67,6 +67,8 @@ class Numerics:
     int4_weights: Mapping[str, Format] = field(default_factory=dict)  # narrower weight formats, by the recipe's name
     # Two int4 weights share a byte in the file. False: they save nothing, so only a recipe chooses them.
     packs_int4: bool = True
+    # The runtime beside the delegate has a kernel that looks up int8 rows of an embedding table.
+    int8_embeddings: bool = False
     rounding: Literal["half_even", "half_up"] = "half_even"  # of a requantized sum
     # By precision: bits of the requantization multiplier, where they are so few that results change. Empty: exact.
     multiplier_bits: Mapping[str, int] = field(default_factory=dict)

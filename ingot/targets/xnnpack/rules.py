@@ -30,6 +30,7 @@ from ingot.rewrite import (
     permute_chains,
     pool1d,
     powers,
+    product_scales,
     reduce_sum,
     repetition,
     rms_norm,
@@ -79,11 +80,15 @@ _EARLY = (
     hardsigmoid, softplus, elu, gelu_tanh,
 )  # fmt: skip
 _MASKED = (attention, boolean_masks, log_softmax)
+# Constants that the rules before left: a product can only be with one that is computed.
+_FOLDED = folded_constants.FoldedConstants("fold-constants-of-products")
+_SLICES = (strided_slice, split_dims, slice_as_linear)
 _LATE = (
-    strided_slice, split_dims, slice_as_linear, folded_constants, constant_products, matmul, softmax, layer_norm,
-    rms_norm, mean, reduce_sum, scalar_operands, expand, repetition,
+    constant_products, product_scales, matmul, softmax, layer_norm, rms_norm, mean, reduce_sum, scalar_operands, expand,
+    repetition,
 )  # fmt: skip
 RULES = (
     complex_pairs.RULE, *_MISSING, *(module.RULE for module in (*_EARLY, *_MASKED)), *_IN_FLOAT,
-    *(module.RULE for module in _LATE), ConstantGather(_outside), permute_chains.RULE, folded_constants.RULE,
+    *(module.RULE for module in _SLICES), _FOLDED, *(module.RULE for module in _LATE),
+    ConstantGather(_outside), permute_chains.RULE, folded_constants.RULE,
 )  # fmt: skip
