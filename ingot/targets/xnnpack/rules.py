@@ -30,7 +30,6 @@ from ingot.rewrite import (
     permute_chains,
     pool1d,
     powers,
-    product_scales,
     reduce_sum,
     repetition,
     rms_norm,
@@ -84,8 +83,7 @@ _MASKED = (attention, boolean_masks, log_softmax)
 _FOLDED = folded_constants.FoldedConstants("fold-constants-of-products")
 _SLICES = (strided_slice, split_dims, slice_as_linear)
 _LATE = (
-    constant_products, product_scales, matmul, softmax, layer_norm, rms_norm, mean, reduce_sum, scalar_operands, expand,
-    repetition,
+    constant_products, matmul, softmax, layer_norm, rms_norm, mean, reduce_sum, scalar_operands, expand, repetition,
 )  # fmt: skip
 RULES = (
     complex_pairs.RULE, *_MISSING, *(module.RULE for module in (*_EARLY, *_MASKED)), *_IN_FLOAT,
