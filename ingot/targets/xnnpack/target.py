@@ -18,7 +18,7 @@ XNNPACK = Target(
         bias="float",
     ),
     kernels=XnnpackKernels(),
-    cost=CostModel({"int8": 1.0, "float": 3.0}),
+    cost=CostModel({"int8": 1.0, "dynamic": 1.0, "float": 3.0}),
     lowering=XnnpackLowering(),
     runner=XnnpackRunner(),
     setup=Setup(EXECUTORCH),
