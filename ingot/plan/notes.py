@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from ingot.capture.op_semantics.weighted_ops import weight_axis
-from ingot.plan.precision import NOISE_EPSILON
 from ingot.plan.solver_state import SolverState, value_at
 
 
 def notes_of(state: SolverState) -> Iterator[str]:
-    if state.total_noise > NOISE_EPSILON and (state.dynamic or any(map(state.is_integer, state.precisions))):
-        yield f"predicted SQNR of the outputs: {-10 * math.log10(state.total_noise):.1f} dB"
+    if (modelled := state.predicted.modelled_sqnr_db) is not None:
+        yield f"SQNR by the noise model: {modelled:.1f} dB"
     yield from _int4_weights(state)
     yield from _float_ops(state)
     yield from _clipped_ranges(state)

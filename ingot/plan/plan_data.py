@@ -84,7 +84,8 @@ class Prediction:
     """What the cost and the noise model expect of a plan."""
 
     time: float = 0.0  # in the units of the target's cost model, conversions included
-    sqnr_db: float | None = None  # of the outputs; None: no noise
+    sqnr_db: float | None = None  # of the outputs; None: no noise. As simulated, where that was possible
+    modelled_sqnr_db: float | None = None  # by the noise model, which compares precisions before anything is simulated
     precisions: Mapping[str, int] = field(default_factory=dict)  # how many ops run in each
     noisiest: tuple[str, ...] = ()  # the ops that add most noise to the outputs, with their share
 

@@ -53,10 +53,12 @@ def assign_precisions(state: SolverState) -> None:
 def _prediction(state: SolverState, costs: OpCosts) -> Prediction:
     noise = {n: _op_noise(n, p, state, costs) for n, p in state.precisions.items()}
     total = max(state.total_noise, NOISE_EPSILON)
+    sqnr_db = -10 * math.log10(total) if state.total_noise > NOISE_EPSILON else None
     noisiest = sorted((n for n, e in noise.items() if e > 0), key=lambda n: -noise[n])[:NOISIEST]
     return Prediction(
         time=_estimated_time(state, costs),
-        sqnr_db=-10 * math.log10(total) if state.total_noise > NOISE_EPSILON else None,
+        sqnr_db=sqnr_db,
+        modelled_sqnr_db=sqnr_db,
         precisions=dict(Counter(_precision_name(n, state) for n in state.precisions)),
         noisiest=tuple(
             f"{n.name} ({source_of(n)}) in {_precision_name(n, state)}: {noise[n] / total:.0%} of the noise"

@@ -19,7 +19,8 @@ INT8 = (torch.int8, -128, 127)
 def insert_dynamic_quantization(converted: GraphModule, module: GraphModule, plan: Plan) -> None:
     """x -> choose_qparams, quantize, dequantize before operand 0 of the plan's dynamic ops.
 
-    `module` is the float program. Each op gets a quantize of its own: XNNPACK puts linears that share one into separate delegates.
+    `module` is the float program. Each op gets a quantize of its own: XNNPACK puts linears that share one into separate
+    delegates.
     """
     if not plan.dynamic:
         return
