@@ -2,7 +2,8 @@
 
 The logarithm is concave, so its tangent at the current noise bounds it from above (majorize-minimize). Each round
 minimises that bound exactly, by one minimum cut between two precisions. With int8, int16 and float the first cuts
-choose between integers and float, the next ones between int8 and int16.
+choose between integers and float, the next ones between int8 and int16, the last ones between int16 and float. A round
+that does not lower the objective is undone.
 
 The bound is loose where noise is as large as the signal: there the tangent is flat, and no single op pays for a wider
 precision. So a plan that ends there is searched again from the widest precisions, and the better of the two is kept.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -42,12 +43,18 @@ def assign_precisions(state: SolverState) -> None:
     state.precisions = {n: next(p for p in order if p in found) for n, found in options.items()}
     state.dynamic = {n for n in state.user_constraints.dynamic if n in state.constraints.dynamic}
     baseline_time = sum(costs.time(n, precision) for n, precision in state.precisions.items())
-    for pair in [(p, "float") for p in order[:1]] + [(order[0], p) for p in order[1:-1]]:
+    for pair in _pairs(order):
         _improve(state, costs, pair, baseline_time)
     state.total_time, state.total_noise = baseline_time, _total_noise(state, costs)
     for node in options:
         state.reasons[node] = _reason(node, state, costs)
     state.predicted = _prediction(state, costs)
+
+
+def _pairs(order: Sequence[str]) -> list[tuple[str, str]]:
+    """Narrowest against float, narrowest against wider integers; then these against float."""
+    first, *wider = order[:-1] or ["float"]
+    return [(p, "float") for p in order[:1]] + [(first, p) for p in wider] + [(p, "float") for p in wider]
 
 
 def _prediction(state: SolverState, costs: OpCosts) -> Prediction:
@@ -107,10 +114,11 @@ def _descend(state: SolverState, costs: OpCosts, pair: tuple[str, str], weight: 
     """Minimum cuts between two precisions until nothing changes."""
     for _ in range(MAX_ROUNDS):
         noise_price = weight / (_total_noise(state, costs) + NOISE_FLOOR)  # slope of the tangent
-        before = dict(state.precisions), state.dynamic
+        before, price = (dict(state.precisions), state.dynamic), _price(state, costs, weight)
         state.precisions |= minimize(_energy(state, costs, pair, noise_price))
         state.dynamic = _Objective(state, costs, noise_price).dynamic_ops()
-        if (state.precisions, state.dynamic) == before:
+        if _price(state, costs, weight) >= price:
+            state.precisions, state.dynamic = before
             return
 
 
@@ -207,7 +215,8 @@ def _choice(node: Node, state: SolverState, pair: tuple[str, str]) -> tuple[str,
     """(narrower, wider); twice the same precision where there is no choice."""
     precision, options = state.precisions[node], state.constraints.options[node]
     if pair[1] == "float" and "float" in options and len(options) > 1:
-        return next(p for p in state.target.numerics.formats if p in options), "float"
+        narrow = next(p for p in (pair[0], *state.target.numerics.formats) if p in options)
+        return (narrow, "float") if precision in (narrow, "float") else (precision, precision)
     if pair[1] != "float" and precision in pair and set(pair) <= options.keys():
         return pair
     return precision, precision
