@@ -56,8 +56,9 @@ def _exit_code(counts: Counter[str]) -> int:
 
 
 def compare_fleet_folders(first: Path, second: Path, html: Path | None = None) -> Answer:
-    """Exit code 1 where something got worse."""
+    """Exit code 1 where something got worse, 4 where a cell was lost: nothing is known about it."""
     if html is not None:
         raise InputError("--html is for two castings", hint=f"open {second / 'index.html'}: it has the trends")
-    found: dict[str, Any] = compare_fleets(FleetStore(first).rows(), FleetStore(second).rows())
-    return REGRESSION if found["regressions"] else OK, found, "\n".join(comparison_lines(found))
+    found: dict[str, Any] = compare_fleets(FleetStore(first).last_rows(), FleetStore(second).last_rows())
+    code = REGRESSION if found["regressions"] else BROKEN if found["lost"] else OK
+    return code, found, "\n".join(comparison_lines(found))

@@ -151,7 +151,8 @@ def _targets(commands: Any) -> None:
 
 
 def _schema(commands: Any) -> None:
-    _command(commands, "schema", "the JSON schema of recipes, for editors")
+    parser = _command(commands, "schema", "the JSON schema of recipes, or of fleet files, for editors")
+    parser.add_argument("of", nargs="?", choices=("recipe", "fleet"), default="recipe", help="default: recipe")
 
 
 def _demo(commands: Any) -> None:

@@ -7,7 +7,7 @@ from statistics import median
 from typing import Any
 
 from ingot.core.atomic_file import atomic_write
-from ingot.fleet.rows import PASSED, Cell, Row
+from ingot.fleet.rows import PASSED, Row, cell_path
 from ingot.fleet.store import FleetStore
 from ingot.result.report.html import asset, page_document
 from ingot.result.report.text import counted, json_ready
@@ -21,7 +21,7 @@ MOST_TEXT = 400  # of an error; the whole is in row.json
 
 def write_page(store: FleetStore) -> None:
     with atomic_write(store.root / "index.html") as f:
-        f.write(fleet_page(store.rows(), list(store.history())).encode())
+        f.write(fleet_page(store.last_rows(), list(store.history())).encode())
 
 
 def fleet_page(rows: list[Row], history: list[dict[str, Any]]) -> str:
@@ -37,7 +37,7 @@ def _shown(row: Row) -> Row:
     kept = {k: row[k] for k in SHOWN if row.get(k) is not None}
     if "error" in kept:
         return {**kept, "error": {"text": kept["error"]["text"][:MOST_TEXT]}}
-    return {**kept, "report": f"{Cell(row['model'], row['target'], row['recipe']).path}/report.html"}
+    return {**kept, "report": f"{cell_path(row)}/report.html"}
 
 
 def _sweep(sweep: dict[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     page = tmp_path_factory.mktemp("page") / "index.html"
     page.write_text(fleet_page(rows, history))
     made = Browser()
-    made.open(page, until="any")
+    made.open(page, until="shown")
     yield made
     made.close()
 

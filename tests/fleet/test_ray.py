@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 import ingot
+from ingot.fleet.ray_engine import able_nodes
+from ingot.fleet.spec import Resources
 from ingot.fleet.sweep import SweepResult
-from tests.fleet.fleet_files import FAILURES, TIMES, TWO_NETS, by_cell, write_fleet
+from tests.fleet.fleet_files import FAILURES, ONE_CELL, TIMES, TWO_NETS, by_cell, write_fleet
 
 pytest.importorskip("ray")
 
@@ -66,6 +68,34 @@ def test_a_node_dies(cluster: Any, local: SweepResult, home: Path) -> None:
     killer.join()
     assert killed
     assert without_times(swept) == without_times(local)
+
+
+def test_what_sweeps_wrote_is_not_sent_to_nodes(cluster: Any, home: Path) -> None:
+    """Folders of sweeps inside that of the fleet may have gigabytes; Ray refuses to send so much."""
+    fleet = write_fleet(home / "large", ONE_CELL)
+    for name in ("out", "earlier"):
+        (home / "large" / name).mkdir()
+        (home / "large" / name / "fleet.json").write_text("{}")
+        with (home / "large" / name / "weights.bin").open("wb") as f:
+            f.truncate(1 << 30)
+    assert [r["verdict"] for r in ingot.sweep(fleet, home / "large/out", ray=cluster.address).rows] == ["passed"]
+
+
+def test_no_node_has_the_board(cluster: Any, home: Path) -> None:
+    """Ray would wait for such a node for ever."""
+    fleet = write_fleet(home / "board", ONE_CELL + "[resources.xnnpack]\ncustom = { arm_board = 1 }\n")
+    [row] = ingot.sweep(fleet, home / "board/out", ray=cluster.address).rows
+    assert row["verdict"] == "lost"
+    assert "no node of the cluster has 1 cores, 1 arm_board" in row["error"]["text"]
+
+
+def test_which_nodes_can_run_a_cell() -> None:
+    head, small, large = {"CPU": 0.0}, {"CPU": 4.0, "arm_board": 1.0}, {"CPU": 64.0, "memory": float(8 << 30)}
+    nodes = [head, small, large]
+    assert able_nodes(nodes, Resources()) == [small, large]
+    assert able_nodes(nodes, Resources(custom={"arm_board": 1.0})) == [small]
+    assert able_nodes(nodes, Resources(cpus=8.0, memory_gb=8.0)) == [large]
+    assert able_nodes(nodes, Resources(cpus=65.0)) == []
 
 
 def test_failures_are_rows(cluster: Any, home: Path) -> None:
