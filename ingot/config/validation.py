@@ -17,6 +17,8 @@ T = TypeVar("T")
 # Docstrings of fields are descriptions in the JSON schema.
 CONFIG = ConfigDict(extra="forbid", strict=True, use_attribute_docstrings=True)
 
+UNKNOWN_KEY = ("unexpected_keyword_argument", "extra_forbidden")  # as pydantic names it, of a dataclass and of a model
+
 
 @dataclass_transform(frozen_default=True)
 def checked(what: str) -> Callable[[type[T]], type[T]]:
@@ -55,11 +57,12 @@ def parsed_json(kind: type[T], text: str | bytes, what: str) -> T:
 
 
 def refusal(error: ValidationError, what: str, kind: Any) -> InputError:
-    """The first problem: its path, what was expected, and the nearest key where one is unknown."""
-    first = error.errors(include_url=False)[0]
+    """The first problem: its path, what was expected. An unknown key, with the nearest one, before one missing."""
+    found = error.errors(include_url=False)
+    first = next((e for e in found if e["type"] in UNKNOWN_KEY), found[0])
     path = [p for p in first["loc"] if not isinstance(p, str) or "[" not in p]
     key = str(path[-1]) if path else ""
-    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+    if first["type"] in UNKNOWN_KEY:
         inner, inside = _kind_at(kind, path[:-1]), ".".join(map(str, path[:-1]))
         known = [f.name for f in dataclasses.fields(inner)] if dataclasses.is_dataclass(inner) else []
         told = f"unknown key '{key}' in {what}" + (f", in {inside}" if inside else "")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from importlib.resources import files
 from statistics import median
 from typing import Any
@@ -16,6 +17,7 @@ SHOWN = (
     "model", "target", "recipe", "verdict", "error", "sqnr_db", "bytes", "delegates", "host_ops", "host_op_names",
     "measured_seconds", "cycles", "versions",
 )  # fmt: skip
+TREND_KEYS = ("sqnr_db", "bytes", "measured_seconds")
 MOST_TEXT = 400  # of an error; the whole is in row.json
 
 
@@ -26,7 +28,7 @@ def write_page(store: FleetStore) -> None:
 
 def fleet_page(rows: list[Row], history: list[dict[str, Any]]) -> str:
     passed = sum(r["verdict"] == PASSED for r in rows)
-    title = f"{counted(len(rows), 'cell')}, {passed} passed"
+    title = f"{counted(len(rows), 'cell')}, {passed:,} passed"
     data = json_ready({"rows": [_shown(r) for r in rows], "history": [_sweep(h) for h in history]})
     script = "\n".join([asset("dom.js"), asset("charts.js"), _own("fleet.js")])
     style = asset("style.css") + _own("fleet.css")
@@ -41,16 +43,23 @@ def _shown(row: Row) -> Row:
 
 
 def _sweep(sweep: dict[str, Any]) -> dict[str, Any]:
-    """One line of the trends."""
-    rows = sweep["rows"]
+    """One point of the trends: of all rows, and of those of each model."""
+    rows, models = sweep["rows"], defaultdict(list)
+    for row in rows:
+        models[row["model"]].append(row)
     versions = {k: v for r in rows for k, v in r.get("versions", {}).items() if k in ("ingot", "torch", "executorch")}
-    figures = {k: _median([r[k] for r in rows if isinstance(r.get(k), (int, float))]) for k in ("sqnr_db", "bytes")}
+    each = {name: _figures(some) for name, some in models.items()}
+    return {"started": sweep["started"], "versions": versions, "all": _figures(rows), "models": each}
+
+
+def _figures(rows: list[Row]) -> dict[str, Any]:
     passed = sum(r["verdict"] == PASSED for r in rows)
-    return {"started": sweep["started"], "cells": len(rows), "passed": passed, "versions": versions, **figures}
+    figures = {k: _median([r[k] for r in rows if isinstance(r.get(k), (int, float))]) for k in TREND_KEYS}
+    return {"cells": len(rows), "passed": passed, **figures}
 
 
 def _median(values: list[float]) -> float | None:
-    return median(values) if values else None
+    return float(f"{median(values):.5g}") if values else None
 
 
 def _own(name: str) -> str:

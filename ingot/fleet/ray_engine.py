@@ -28,7 +28,7 @@ Files = dict[str, bytes]
 class RayEngine:
     """`address` is "auto" (the cluster of this machine) or ray://host:port."""
 
-    def __init__(self, address: str, base: Path, output: Path):
+    def __init__(self, address: str, base: Path, output: Path | None = None):
         self.ray = _imported_ray()
         self.stored: dict[Path, Any] = {}  # prepared models, put into the object store once
         self.tasks: dict[Any, Task] = {}
@@ -81,9 +81,9 @@ class RayEngine:
         self.ray.shutdown()
 
 
-def _environment(base: Path, output: Path) -> dict[str, Any]:
+def _environment(base: Path, output: Path | None) -> dict[str, Any]:
     """The folder of the fleet goes to each node, without what sweeps wrote into it."""
-    swept = {output.resolve(), *(p.parent for p in base.glob(f"*/{FLEET}"))}
+    swept = {*([output.resolve()] if output else []), *(p.parent for p in base.glob(f"*/{FLEET}"))}
     written = [f"/{p.relative_to(base)}/" for p in sorted(swept) if base in p.parents]
     return {"working_dir": str(base), "excludes": [*written, ".git/", ".venv/", "__pycache__/"]}
 

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import ingot
 from ingot.fleet.ray_engine import able_nodes
@@ -104,6 +106,21 @@ def test_failures_are_rows(cluster: Any, home: Path) -> None:
     assert verdicts == {
         "mlp": "passed", "broken": "refused", "no_such_data": "refused", "crashes": "crashed", "hangs": "timed out",
     }  # fmt: skip
+
+
+def test_shards_are_recorded_on_nodes(cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """8 shards on two nodes give the statistics, and so the plan, of one process; a missing one is told."""
+    monkeypatch.chdir(tmp_path)
+    for i in range(8):
+        np.save(f"s{i}.npy", np.random.default_rng(i).standard_normal((4, 3, 32, 32)).astype(np.float32) * (1 + i % 3))
+    shards = [f"s{i}.npy" for i in range(8)]
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.ReLU(), torch.nn.Conv2d(8, 4, 3)).eval()
+    program = ingot.capture(net, (torch.zeros(1, 3, 32, 32),))
+    here, there = ingot.record_shards(program, shards), ingot.record_shards(program, shards, ray=cluster.address)
+    assert there.to_json() == here.to_json()
+    assert ingot.plan(program, there, "xnnpack").to_json() == ingot.plan(program, here, "xnnpack").to_json()
+    with pytest.raises(ingot.InputError, match=r"shard 1 failed[\s\S]*gone\.npy"):
+        ingot.record_shards(program, ["s0.npy", "gone.npy"], ray=cluster.address)
 
 
 def test_no_cluster(home: Path) -> None:
