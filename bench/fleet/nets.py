@@ -10,7 +10,7 @@ Built = tuple[nn.Module, tuple[Tensor, ...], list[tuple[Tensor, ...]]]
 
 def _built(net: nn.Module, *shape: int) -> Built:
     generator = torch.Generator().manual_seed(1)
-    batches = [(torch.randn(shape, generator=generator),) for _ in range(20)]
+    batches: list[tuple[Tensor, ...]] = [(torch.randn(shape, generator=generator),) for _ in range(20)]
     return net.eval(), batches[0], batches
 
 

@@ -79,9 +79,13 @@ class Sweep:
     def _ended(self, task: Task, result: JobResult) -> None:
         if isinstance(task.job, PrepareJob):
             return self._prepared(task.job.name, result)
+        if isinstance(task.job, CellJob):
+            self._cast(task.job.cell, result)
+
+    def _cast(self, cell: Cell, result: JobResult) -> None:
         self.computed += 1
         row = result.failure if result.files is None else json.loads(result.files[ROW])
-        self._write(task.job.cell, row or {}, result.files or {}, result.log)
+        self._write(cell, row or {}, result.files or {}, result.log)
 
     def _prepared(self, name: str, result: JobResult) -> None:
         """A model that cannot be prepared is the row of each of its cells."""

@@ -10,7 +10,6 @@ import pytest
 
 import ingot
 from ingot.fleet.mlflow_log import log_rows
-from tests.support.requirements import skip_without
 
 CELL = {"model": "net", "target": "xnnpack", "recipe": "default"}
 PASSED: dict[str, Any] = {
@@ -22,10 +21,7 @@ REFUSED: dict[str, Any] = {**CELL, "recipe": "gone", "key": "", "verdict": "refu
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    try:
-        import mlflow  # noqa: F401
-    except ImportError:
-        skip_without("MLflow", ["pip install 'ingot[mlflow]'"])
+    pytest.importorskip("mlflow", reason="pip install 'ingot[mlflow]'")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     return (tmp_path / "mlruns").as_uri()
 

@@ -177,6 +177,8 @@ def test_what_is_refused(net: Path, options: list[str], said: str, capsys: Any) 
 
 def test_a_program_with_state_is_one_sequence() -> None:
     class Sums(nn.Module):
+        total: torch.Tensor
+
         def __init__(self) -> None:
             super().__init__()
             self.register_buffer("total", torch.zeros(4))
