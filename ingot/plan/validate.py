@@ -15,7 +15,7 @@ from ingot.core.fx import constant_of, source_of
 from ingot.errors import PlanError, nearest
 from ingot.plan.plan_data import Decision, Plan, QParams
 from ingot.plan.qparams import INT32_RANGE, bias_qparams
-from ingot.targets.base import Target
+from ingot.targets.base import DYNAMIC, Target
 
 
 def validate(plan: Plan, module: GraphModule, target: Target) -> None:
@@ -31,6 +31,10 @@ def validate(plan: Plan, module: GraphModule, target: Target) -> None:
             raise PlanError(f"{d.point} cannot be quantized as {d.qparams}", where=source_of(node), why=problem)
     for node in nodes.values():
         _check_shared_scale(node, plan, target)
+    for name in plan.dynamic:
+        if name not in nodes or DYNAMIC not in target.kernels.ability(nodes[name]).runs:
+            what = f"'{name}' cannot quantize its input at run time on {target.name}"
+            raise PlanError(what, why="no such op, or no such kernel", hint=nearest(name, nodes))
     for name, correction in plan.bias_corrections.items():
         _check_bias_correction(name, correction, nodes)
 

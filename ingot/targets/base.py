@@ -91,11 +91,15 @@ class CostModel:
 # ---- kernels: questions about single ops ----
 
 
+# A precision: input and result are float, the weight is int8, and the input is quantized at run time, token by token.
+DYNAMIC = "dynamic"
+
+
 @dataclass(frozen=True)
 class Ability:
     """In which precisions a backend runs one op inside its delegate."""
 
-    runs: frozenset[str]  # of "float" and the names in Numerics.formats; empty: the op runs on the host
+    runs: frozenset[str]  # of "float", DYNAMIC and the names in Numerics.formats; empty: the op runs on the host
     because: str  # shown by `ingot why`: for an empty `runs` the reason, else who said so
     # By operand (None: the result): precisions in which an integer op may read or write it, if not the op's own. The
     # first is the default.

@@ -19,7 +19,7 @@ XNNPACK = Target(
         int8_embeddings=True,
     ),
     kernels=XnnpackKernels(),
-    cost=CostModel({"int8": 1.0, "float": 3.0}),
+    cost=CostModel({"int8": 1.0, "dynamic": 1.0, "float": 3.0}),
     lowering=XnnpackLowering(),
     runner=XnnpackRunner(),
     setup=Setup(EXECUTORCH),
