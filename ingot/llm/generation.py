@@ -6,7 +6,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -155,6 +155,10 @@ class GenerationSpeed:
     def tokens_per_second(self) -> float:
         return (self.made - 1) / self.made_seconds if self.made_seconds and self.made > 1 else 0.0
 
+    @property
+    def prompt_tokens_per_second(self) -> float:
+        return self.prompt / self.prompt_seconds if self.prompt_seconds else 0.0
+
 
 class TokenTimer:
     """Call `tick` at each generated token."""
@@ -179,21 +183,28 @@ def peak_memory() -> str:
     return f"{peak / (1024 if sys.platform != 'darwin' else 1024**2):.0f} MB"
 
 
-def generate_tokens(session: DecoderSession, prompt: list[int], most: int) -> Iterator[int]:
-    """Greedy decoding: always the most likely token."""
+def most_likely(logits: Tensor) -> int:
+    return int(logits.argmax())
+
+
+def generate_tokens(
+    session: DecoderSession, prompt: list[int], most: int, choose: Callable[[Tensor], int] = most_likely
+) -> Iterator[int]:
+    """Tokens after a prompt, of which the session may know the beginning; greedy by default."""
     if not prompt:
         raise InputError("the prompt has no tokens", hint="give some text")
     if len(prompt) > session.spec.context:
         why = f"it has {len(prompt)} tokens, the context is {session.spec.context}"
         hint = "shorten it, or cast with a larger --context"
         raise InputError("the prompt is longer than the context", why=why, hint=hint)
-    logits = session.prefill(prompt)
-    for _ in range(min(most, session.spec.context - len(prompt))):
-        token = int(logits.argmax())
+    logits = session.prefill(prompt[session.position :])
+    for left in range(min(most, session.spec.context - len(prompt)), 0, -1):
+        token = choose(logits)
         if token in session.spec.stops:
             return
         yield token
-        logits = session.decode(token)
+        if left > 1:  # nobody reads the logits after the last token
+            logits = session.decode(token)
 
 
 def generate_timed(session: DecoderSession, prompt: list[int], most: int) -> tuple[list[int], GenerationSpeed]:

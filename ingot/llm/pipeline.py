@@ -16,7 +16,8 @@ from ingot.core.host_memory import evict_after_forward, trim_heap
 from ingot.errors import InputError
 from ingot.llm.checkpoint import Checkpoint
 from ingot.llm.decoder import STEP_INPUTS, Decoder
-from ingot.llm.float_check import check_decoder, check_runner_decoder
+from ingot.llm.decoder_defaults import context_for, decoder_weights, kv_cache_owner, trained_context
+from ingot.llm.float_check import LAST_SINGLES, check_decoder, check_runner_decoder, repeated
 from ingot.llm.generation import DecoderSpec
 from ingot.llm.kv_cache import CAPACITY_STEP, grow_kv_cache, kv_capacity_for, update_kv_cache
 from ingot.llm.runner_decoder import RunnerDecoder
@@ -27,12 +28,13 @@ from ingot.result.casting import Casting
 from ingot.targets.registry import find_target
 from ingot.weight_only.cast_weights import cast_weights
 from ingot.weight_only.hessian import ROWS_PER_CHANNEL, HessianRecorder, record_linear_inputs
-from ingot.weight_only.options import weights_from
+from ingot.weight_only.options import Weights, weights_from
 
 PREFILL_TOKENS = 32  # prompt tokens per call of the prefill method
 VERIFY_TOKENS = 8  # tokens of the first text that verify the decode method, one after the other
-VERIFY_PROMPT = 27  # tokens of the first call, where the program owns its cache: the next ones cross a border of 32
-KV_CACHE_OWNERS = ("program", "caller")
+# Tokens per call, where the program owns its cache: single tokens cross a border of 32 rows. 0: what the text has left.
+VERIFY_WIDTHS = (30, 1, 1, 1, 1, 0, 1, 1)
+VERIFY_SHORT = (0, 1)  # of further texts: each call of the quantized graph in eager torch dequantizes all weights
 VERIFY_PROMPTS = 4  # texts whose first tokens verify the prefill method: one text would give only two rows of logits
 SAMPLE_NOTE = "no --text: calibrated and verified on a built-in sample; representative text gives better quality"
 
@@ -44,21 +46,23 @@ def cast_decoder(
     *,
     target: str,
     weights: Any,
-    context: int = 256,
+    context: int | None = None,
     texts: Iterable[str] = (),
-    kv_cache: str = "caller",
+    kv_cache: str | None = None,
     **how: Any,
 ) -> tuple[Casting, DecoderSpec]:
     """The decoder as a program.
 
-    `kv_cache`: who owns it, "program" (one method for any number of tokens, which ExecuTorch's own runners load) or
-    "caller" (a method that decodes one token per call, and a second one for prefill). `texts` calibrate the rounding of
-    its weights and verify the result; by default built-in samples do.
+    `kv_cache`: who owns it, "program" (one method for any number of tokens, which ExecuTorch's own runners load; the
+    default on XNNPACK) or "caller" (a method that decodes one token per call, and a second one for prefill). `texts`
+    calibrate the rounding of its weights and verify the result; by default built-in samples do.
     """
-    _refuse_kv_cache(kv_cache, target)
-    if kv_cache == "program":
-        return _cast_for_runners(checkpoint, target, weights, context, texts, how)
-    given, asked, chunk = [t for t in texts if t.strip()], weights_from(weights), min(PREFILL_TOKENS, context)
+    owner = kv_cache_owner(kv_cache, target)
+    context = context_for(context, checkpoint.model, owner)
+    asked = decoder_weights(weights_from(weights), find_target(target))
+    if owner == "program":
+        return _cast_for_runners(checkpoint, target, asked, context, texts, how)
+    given, chunk = [t for t in texts if t.strip()], min(PREFILL_TOKENS, context)
     tokenized = [tokenize(checkpoint, t) for t in given or SAMPLE_TEXTS]
     decoder = checked_decoder(checkpoint.model, context, tokenized[0], chunk)
     recorded = _record_statistics(decoder, tokenized if asked.uses_calibration else [])
@@ -75,19 +79,10 @@ def cast_decoder(
     return replace(casting, notes=tuple(notes)), spec
 
 
-def _refuse_kv_cache(owner: str, target: str) -> None:
-    """XNNPACK's delegate resizes itself at run time and reads a cache where it lies; others are not known to."""
-    if owner not in KV_CACHE_OWNERS:
-        raise InputError(f"unknown kv_cache {owner!r}", hint=f"one of {', '.join(KV_CACHE_OWNERS)}")
-    if owner == "program" and find_target(target).name != "xnnpack":
-        why = f"only the XNNPACK delegate is known to read it there, not that of {target}"
-        raise InputError("the program cannot own the KV cache", why=why, hint="kv_cache='caller'")
-
-
 def _cast_for_runners(
-    checkpoint: Checkpoint, target: str, weights: Any, context: int, texts: Iterable[str], how: dict[str, Any]
+    checkpoint: Checkpoint, target: str, asked: Weights, context: int, texts: Iterable[str], how: dict[str, Any]
 ) -> tuple[Casting, DecoderSpec]:
-    given, asked, model = [t for t in texts if t.strip()], weights_from(weights), checkpoint.model
+    given, model = [t for t in texts if t.strip()], checkpoint.model
     tokenized = [tokenize(checkpoint, t) for t in given or SAMPLE_TEXTS]
     with evict_after_forward(model.eval()):
         decoder = RunnerDecoder(model, context).eval()
@@ -97,7 +92,8 @@ def _cast_for_runners(
     stops = _stop_tokens(model)
     with evict_after_forward(decoder):
         program = captured_for_runners(decoder, stops)
-    batches = [b for t in tokenized[:VERIFY_PROMPTS] for b in runner_batches(t, context)]
+    batches = [*runner_batches(tokenized[0], context), *last_batches(tokenized[0], context)]
+    batches += [b for t in tokenized[1:VERIFY_PROMPTS] for b in runner_batches(t, context, VERIFY_SHORT)]
     recipe, data = {"recover": False}, CheckData([*batches], "calibration")
     casting = cast_weights(program, target, asked, [], recipe, recorded=recorded, checked=data, **how)
     notes = [*casting.notes, *([] if given else [SAMPLE_NOTE]), *_long_context_notes(model, context)]
@@ -121,15 +117,25 @@ def _metadata(context: int, stops: tuple[int, ...]) -> dict[str, Any]:
     return {**lengths, **eos, "use_kv_cache": True, "enable_dynamic_shape": True}
 
 
-def runner_batches(tokens: list[int], context: int) -> list[tuple[torch.Tensor, ...]]:
+def runner_batches(
+    tokens: list[int], context: int, widths: tuple[int, ...] = VERIFY_WIDTHS
+) -> list[tuple[torch.Tensor, ...]]:
     """A text as a runner gives it: a prompt, single tokens, a further prompt; up to the end of the context."""
     tokens, made, at = tokens[:context], list[tuple[torch.Tensor, ...]](), 0
-    for width in (VERIFY_PROMPT, *[1] * VERIFY_TOKENS, len(tokens) - VERIFY_PROMPT - 2 * VERIFY_TOKENS):
-        part = tokens[at : at + max(width, 1)]
+    for width in widths:
+        part = tokens[at : at + (width or max(len(tokens) - sum(widths), 1))]
         if part:
             made.append((torch.tensor([part]), torch.arange(at, at + len(part))))
         at += len(part)
-    return [*made, *((torch.tensor([[t]]), torch.tensor([at + i])) for i, t in enumerate(tokens[at:]))]
+    return made
+
+
+def last_batches(tokens: list[int], context: int) -> list[tuple[torch.Tensor, ...]]:
+    """A text that fills the context: a prompt, then single tokens at the last positions."""
+    filled = repeated(tokens, context)
+    prompt = max(context - LAST_SINGLES, 1)
+    first = torch.tensor([filled[:prompt]]), torch.arange(prompt)
+    return [first, *((torch.tensor([[filled[i]]]), torch.tensor([i])) for i in range(prompt, context))]
 
 
 def checked_decoder(model: Any, context: int, sample: list[int], chunk: int) -> Decoder:
@@ -189,8 +195,8 @@ def _stop_tokens(model: Any) -> tuple[int, ...]:
 
 
 def _long_context_notes(model: Any, context: int) -> list[str]:
-    trained = getattr(model.config, "max_position_embeddings", None)
-    if not isinstance(trained, int) or context <= trained:
+    trained = trained_context(model)
+    if not trained or context <= trained:
         return []
     return [f"context of {context} tokens: the model was trained on {trained} (max_position_embeddings)"]
 
