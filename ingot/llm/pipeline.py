@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -22,6 +23,7 @@ from ingot.llm.generation import DecoderSpec
 from ingot.llm.kv_cache import CAPACITY_STEP, grow_kv_cache, kv_capacity_for, update_kv_cache
 from ingot.llm.runner_decoder import RunnerDecoder
 from ingot.llm.sample_text import SAMPLE_TEXTS
+from ingot.llm.self_calibration import sampled_texts
 from ingot.patches.program_caches import releases_programs
 from ingot.patches.version_errors import explains_version_errors
 from ingot.result.casting import Casting
@@ -36,7 +38,7 @@ VERIFY_TOKENS = 8  # tokens of the first text that verify the decode method, one
 VERIFY_WIDTHS = (30, 1, 1, 1, 1, 0, 1, 1)
 VERIFY_SHORT = (0, 1)  # of further texts: each call of the quantized graph in eager torch dequantizes all weights
 VERIFY_PROMPTS = 4  # texts whose first tokens verify the prefill method: one text would give only two rows of logits
-SAMPLE_NOTE = "no --text: calibrated and verified on a built-in sample; representative text gives better quality"
+SAMPLE_NOTE = "no --text: calibrated on text that the model itself wrote; representative text gives better quality"
 
 
 @explains_version_errors
@@ -65,7 +67,7 @@ def cast_decoder(
     given, chunk = [t for t in texts if t.strip()], min(PREFILL_TOKENS, context)
     tokenized = [tokenize(checkpoint, t) for t in given or SAMPLE_TEXTS]
     decoder = checked_decoder(checkpoint.model, context, tokenized[0], chunk)
-    recorded = _record_statistics(decoder, tokenized if asked.uses_calibration else [])
+    recorded = _record_statistics(decoder, _calibration_texts(decoder, tokenized, bool(given), asked))
     with evict_after_forward(decoder):
         program, batches = _capture(decoder, 1, target), decode_batches(decoder, tokenized[0][:VERIFY_TOKENS])
         prefill = _capture(decoder, chunk, target)
@@ -74,7 +76,7 @@ def cast_decoder(
     methods = {"prefill": (prefill, prompts)}
     casting = cast_weights(program, target, asked, batches, recipe, recorded=recorded, other_methods=methods, **how)
     notes = [*casting.notes, *([] if given else [SAMPLE_NOTE]), *_long_context_notes(checkpoint.model, context)]
-    stops = _stop_tokens(checkpoint.model)
+    stops = _stop_tokens(checkpoint.model, checkpoint.tokenizer)
     spec = DecoderSpec(context, decoder.layers, decoder.heads, stops, chunk, decoder.windows)
     return replace(casting, notes=tuple(notes)), spec
 
@@ -88,8 +90,8 @@ def _cast_for_runners(
         decoder = RunnerDecoder(model, context).eval()
         _refuse_stacked_weights(model)
         check_runner_decoder(decoder, tokenized[0], PREFILL_TOKENS)
-    recorded = _record_statistics(decoder, tokenized if asked.uses_calibration else [])
-    stops = _stop_tokens(model)
+    recorded = _record_statistics(decoder, _calibration_texts(decoder, tokenized, bool(given), asked))
+    stops = _stop_tokens(model, checkpoint.tokenizer)
     with evict_after_forward(decoder):
         program = captured_for_runners(decoder, stops)
     batches = [*runner_batches(tokenized[0], context), *last_batches(tokenized[0], context)]
@@ -103,18 +105,23 @@ def _cast_for_runners(
 
 def captured_for_runners(decoder: RunnerDecoder, stops: tuple[int, ...]) -> Program:
     """For any number of tokens and rows, up to the context, with the metadata that ExecuTorch's runners ask for."""
-    kv = replace(decoder.buffers_of_program, metadata=_metadata(decoder.context, stops))
+    kv = replace(decoder.buffers_of_program, metadata=_metadata(decoder, stops))
     other = max(2, decoder.context // 2 - 1), max(kv.rows - kv.step, kv.step)
     captures = [capture_program(decoder, decoder.example(*sizes)) for sizes in ((decoder.context, kv.rows), other)]
     bounded = {TOKENS: frozenset({1}), POSITIONS: frozenset({0})}
     return replace(with_varying_size(*captures), kv_buffers=kv, bounded_dims=bounded)
 
 
-def _metadata(context: int, stops: tuple[int, ...]) -> dict[str, Any]:
+def _metadata(decoder: RunnerDecoder, stops: tuple[int, ...]) -> dict[str, Any]:
     """A prompt is never cut: a runner that reads max_seq_len < max_context_len takes the cache for a ring."""
-    eos = {"get_eos_ids": list(stops)} if stops else {}  # else the runner takes that of the tokenizer
-    lengths = {"get_max_seq_len": context, "get_max_context_len": context}
-    return {**lengths, **eos, "use_kv_cache": True, "enable_dynamic_shape": True}
+    config = decoder.model.config.get_text_config()
+    ids = {"get_eos_ids": list(stops)} if stops else {}  # else the runner takes that of the tokenizer
+    if isinstance(bos := getattr(config, "bos_token_id", None), int):
+        ids["get_bos_id"] = bos  # type: ignore[assignment]
+    lengths = {"get_max_seq_len": decoder.context, "get_max_context_len": decoder.context}
+    sizes = {"get_vocab_size": int(config.vocab_size), "get_n_layers": decoder.layers}
+    kinds = {"use_kv_cache": True, "enable_dynamic_shape": True, "use_sdpa_with_kv_cache": False}
+    return {**lengths, **ids, **sizes, **kinds}
 
 
 def runner_batches(
@@ -164,11 +171,25 @@ def _record_statistics(decoder: Decoder, texts: list[list[int]]) -> HessianRecor
     return recorded
 
 
+def _calibration_texts(decoder: Decoder, texts: list[list[int]], given: bool, asked: Weights) -> list[list[int]]:
+    """The texts that were given, or the sample and what the model writes after pieces of it."""
+    if not asked.uses_calibration:
+        return []
+    return texts if given else [*texts, *sampled_texts(decoder.model, texts, _wanted_rows(decoder), decoder.context)]
+
+
+def _wanted_rows(decoder: Decoder) -> int:
+    """Enough for the widest layer."""
+    return ROWS_PER_CHANNEL * max(m.in_features for m in decoder.modules() if isinstance(m, torch.nn.Linear))
+
+
 def _calibration_windows(decoder: Decoder, texts: list[list[int]]) -> list[list[int]]:
-    """Windows of the context's length, evenly spaced over the texts: enough rows for the widest layer."""
+    """Windows of at most the context's length, evenly spaced over the texts: as many tokens as rows are wanted."""
     windows = [t[i : i + decoder.context] for t in texts for i in range(0, len(t), decoder.context)]
-    widest = max(m.in_features for m in decoder.modules() if isinstance(m, torch.nn.Linear))
-    many = min(len(windows), -(-ROWS_PER_CHANNEL * widest // decoder.context))
+    if not windows:
+        return []
+    share = min(1.0, _wanted_rows(decoder) / sum(map(len, windows)))
+    many = min(len(windows), math.ceil(share * len(windows)))
     return [windows[i * len(windows) // many] for i in range(many)]
 
 
@@ -188,10 +209,12 @@ def tokenize(checkpoint: Checkpoint, text: str) -> list[int]:
     return list(checkpoint.tokenizer(text)["input_ids"])
 
 
-def _stop_tokens(model: Any) -> tuple[int, ...]:
+def _stop_tokens(model: Any, tokenizer: Any) -> tuple[int, ...]:
+    """Of the generation config, else of the config; and that of the tokenizer, which ends the turns of a chat."""
     configs = (getattr(model, "generation_config", None), model.config)
-    found = next((e for c in configs if (e := getattr(c, "eos_token_id", None)) is not None), None)
-    return tuple(found) if isinstance(found, (list, tuple)) else (found,) if found is not None else ()
+    found = next((e for c in configs if (e := getattr(c, "eos_token_id", None)) is not None), ())
+    known, own = (found if isinstance(found, (list, tuple)) else (found,)), getattr(tokenizer, "eos_token_id", None)
+    return tuple(dict.fromkeys([*known, *([own] if isinstance(own, int) else [])]))
 
 
 def _long_context_notes(model: Any, context: int) -> list[str]:

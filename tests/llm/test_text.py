@@ -166,16 +166,16 @@ def test_old_messages_are_dropped_and_long_ones_refused(tmp_path: Path) -> None:
         chat.answer(text, TextRequest())
     assert chat.forgotten > 0
     assert chat.messages[0] == {"role": "system", "content": "S"}
-    with pytest.raises(ingot.InputError, match="the message is longer than the context .*the context is 80"):
+    with pytest.raises(ingot.InputError, match=r"the message is longer than the context .*the context is 80"):
         chat.answer("x" * 90, TextRequest())
     assert chat.answer("on", TextRequest()).text == "yes"
 
 
 def test_templates_are_found_and_fail_in_words(tmp_path: Path) -> None:
-    with pytest.raises(ingot.InputError, match="has no chat template .*is it a base model"):
+    with pytest.raises(ingot.InputError, match=r"has no chat template .*is it a base model"):
         ChatTemplate.from_folder(with_template(tmp_path, None))
     wrong = ChatTemplate.from_folder(with_template(tmp_path, "{{ raise_exception('system first') }}"))
-    with pytest.raises(ingot.InputError, match="the chat template fails .*messages of user .*system first"):
+    with pytest.raises(ingot.InputError, match=r"the chat template fails .*messages of user .*system first"):
         wrong.render([{"role": "user", "content": "hi"}])
     (tmp_path / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
     assert ChatTemplate.from_folder(tmp_path).render([{"role": "user", "content": "hi"}]) == "hi"
