@@ -130,18 +130,14 @@ def kv_planning_pass(kv: KVBuffers) -> Any:
 
 
 def _mark_varying(module: GraphModule) -> None:
-    """All at once: a view whose base is marked and that is not refuses every access."""
     from executorch.exir.schema import TensorShapeDynamism
-
-    for spec in [s for node in module.graph.nodes for s in _specs(node) if not s.const and not _is_state(node)]:
-        object.__setattr__(spec, "shape_dynamism", TensorShapeDynamism.DYNAMIC_BOUND)
-
-
-def _specs(node: Node) -> list[Any]:
     from executorch.exir.tensor import TensorSpec
 
-    spec = node.meta.get("spec")
-    return [s for s in (spec if isinstance(spec, (list, tuple)) else [spec]) if isinstance(s, TensorSpec)]
+    for node in module.graph.nodes:
+        spec = node.meta.get("spec")
+        for each in spec if isinstance(spec, (list, tuple)) else [spec]:
+            if isinstance(each, TensorSpec) and not each.const and not _is_state(node):
+                each.shape_dynamism = TensorShapeDynamism.DYNAMIC_BOUND
 
 
 def _is_state(node: Node) -> bool:

@@ -85,7 +85,9 @@ def cast(tmp_path_factory: pytest.TempPathFactory) -> tuple[ingot.Casting, Path,
     model = tiny_decoder()
     found = Checkpoint(model, LetterTokenizer(), "tiny")
     texts = ["a small text to round weights with", "and another one"]
-    casting, spec = cast_decoder(found, target="xnnpack", weights="8da4w", context=48, texts=texts, kv_cache="caller")
+    casting, spec = cast_decoder(
+        found, target="xnnpack", weights="8da4w,embedding_bits=8", context=48, texts=texts, kv_cache="caller"
+    )
     folder = tmp_path_factory.mktemp("tiny")
     casting.save(folder / "model.pte")
     (folder / generation.DECODER_FILE).write_text(spec.to_json())

@@ -37,7 +37,20 @@ SCALINGS: dict[str, dict[str, Any]] = {
 
 
 def tiny(architecture: str, **options: Any) -> Any:
-    return tiny_of(architecture, **options)
+    """Small weights, so that noise does not grow from layer to layer."""
+    return tiny_of(architecture, **{"initializer_range": 0.02, **options})
+
+
+def attentive(architecture: str) -> Any:
+    """Large scores: softcap and window change what a token attends to."""
+    model = tiny(architecture)
+    with torch.no_grad():
+        for name, value in model.named_parameters():
+            if "q_proj" in name or "k_proj" in name:
+                value.mul_(10)
+            if "v_proj" in name or "o_proj" in name:
+                value.mul_(4)
+    return model
 
 
 def cast_into(folder: Path, model: Any) -> ingot.Casting:
@@ -70,7 +83,7 @@ def assert_right(folder: Path, model: Any) -> None:
 
 @pytest.mark.parametrize("architecture", QUICK)
 def test_the_artefact_gives_the_logits_of_the_model(architecture: str, tmp_path: Path) -> None:
-    assert_right(tmp_path, tiny(architecture))
+    assert_right(tmp_path, attentive(architecture))
 
 
 @pytest.mark.long
@@ -92,7 +105,7 @@ def _unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_dropped_softcap_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny("Gemma2ForCausalLM")
+    model = attentive("Gemma2ForCausalLM")
     monkeypatch.setattr(attention, "_softcapped", lambda scores, _: scores)
     with pytest.raises(ingot.InputError, match="Gemma2ForCausalLM · where: token"):
         cast_into(tmp_path, model)
@@ -102,7 +115,7 @@ def test_a_dropped_softcap_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_dropped_window_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = tiny("MistralForCausalLM")
+    model = attentive("MistralForCausalLM")
     monkeypatch.setattr(attention_probe, "_window", lambda *_: 0)
     with pytest.raises(ingot.InputError, match="MistralForCausalLM · where: token 8 of the sample"):
         cast_into(tmp_path, model)
