@@ -132,9 +132,14 @@ def _saved_digests(folder: Path) -> dict[str, str]:
     return parsed_json(_Digests, (folder / RECORDS).read_bytes(), RECORDS).digests
 
 
+def check_saved(folder: Path) -> None:
+    """A program runs in this process, which a damaged one can crash."""
+    check_digest(folder / PTE, _saved_digests(folder))
+
+
 def open_session(folder: Path) -> DecoderSession:
     spec = DecoderSpec.from_folder(folder)
-    check_digest(folder / PTE, _saved_digests(folder))  # it runs in this process, which a damaged program can crash
+    check_saved(folder)
     try:
         program, method = load_method(folder / PTE, "forward")
     except Exception as e:

@@ -247,7 +247,9 @@ def with_word_tokenizer(folder: Path) -> Path:
 
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(256)}, unk_token="w0"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0").save_pretrained(folder)
+    made = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0")
+    made.chat_template = "{% for m in messages %}{{ m.content }} {% endfor %}w7"
+    made.save_pretrained(folder)
     return saved(folder)
 
 
@@ -266,6 +268,35 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert output.startswith("w")
     assert main(["generate", str(tmp_path / "out"), "w5 w9 w33", "--tokens", "5", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["tokens"] == 5
+    (tmp_path / "prompts.txt").write_text("w5 w9\n\nw33\n")
+    assert main(["generate", str(tmp_path / "out"), "--prompts", str(tmp_path / "prompts.txt"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["results"]
+    assert [r["prompt_tokens"] for r in found] == [2, 1]
+    assert [r["ended"] for r in found] == ["context", "context"]
+    how = ["--temperature", "1.5", "--seed", "3", "--max-tokens", "4", "--json"]
+    assert main(["chat", str(tmp_path / "out"), "--message", "w5 w9", "--message", "w8", *how]) == 0
+    first, second = json.loads(capsys.readouterr().out)["answers"]
+    assert (first["prompt_tokens"], first["tokens"], second["ended"]) == (3, 4, "length")
+    assert second["prompt_tokens"] < 3 + 4 + 2  # without those that the cache holds
+    refusals(tmp_path, capsys)
+
+
+def refusals(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(folder / "out")
+    assert main(["generate", out, "w5 " * 40]) == 2
+    assert main(["generate", out]) == 2
+    assert main(["generate", out, "w5", "--top-p", "7"]) == 2
+    (folder / "out" / "chat_template.jinja").write_text("{{ raise_exception('roles must alternate') }}")
+    assert main(["chat", out, "--message", "w5"]) == 2
+    (folder / "out" / "tokenizer.json").unlink()
+    assert main(["generate", out, "w5"]) == 2
+    said = capsys.readouterr().err
+    for words in (
+        "it has 40 tokens, the context is 32", "a prompt is needed", "invalid top_p 7",
+        "the chat template fails · where: messages of user · why: TemplateError: roles must alternate",
+        "has no tokenizer.json",
+    ):  # fmt: skip
+        assert words in said
 
 
 def test_the_command_line_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
