@@ -19,7 +19,7 @@ from tests.support.tiny_architectures import tiny_of
 
 CONTEXT, PROMPT, CHUNK, LAYERS = 40, 21, 7, 2
 TOKENS = [(7 * i + 3) % 250 + 3 for i in range(CONTEXT)]  # five windows
-NOISE_DB = 20.0  # 8-bit weights and activations leave 27 dB and more
+NOISE_DB = 20.0  # 8-bit weights and activations leave more; without softcap 15 are left, without a window less than 0
 QUICK = ["LlamaForCausalLM", "Gemma2ForCausalLM", "MistralForCausalLM", "GPT2LMHeadModel"]
 OTHERS = [
     "SmolLM3ForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "GemmaForCausalLM", "Gemma3ForCausalLM",
@@ -47,9 +47,9 @@ def attentive(architecture: str) -> Any:
     with torch.no_grad():
         for name, value in model.named_parameters():
             if "q_proj" in name or "k_proj" in name:
-                value.mul_(10)
+                value.mul_(3)
             if "v_proj" in name or "o_proj" in name:
-                value.mul_(4)
+                value.mul_(2)
     return model
 
 
