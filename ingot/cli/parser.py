@@ -216,7 +216,7 @@ def _language_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hf", type=Path, metavar="DIR", help=folder)
     scheme = "8da4w (default with --hf), 8da8w, 4w on vulkan; more after commas: 8da4w,embedding_bits=4,group=64"
     parser.add_argument("--weights", metavar="SCHEME", help=scheme)
-    longest = "with --hf: the longest text (default: what the model was trained on, at most 1024)"
+    longest = "with --hf: the longest text (default: what the model was trained on, at most 512)"
     parser.add_argument("--context", type=int, metavar="TOKENS", help=longest)
     parser.add_argument(
         "--kv-cache",

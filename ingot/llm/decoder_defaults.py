@@ -11,7 +11,7 @@ from ingot.targets.registry import find_target
 from ingot.weight_only.options import Weights
 
 KV_CACHE_OWNERS = ("program", "caller")
-MOST_DEFAULT_CONTEXT = 1024  # tokens; a program that owns its KV cache holds memory for all of them
+MOST_DEFAULT_CONTEXT = 512  # tokens; a program that owns its KV cache holds memory for all of them
 CALLER_CONTEXT = 256  # where the caller owns the cache
 INT8_BUDGET = 0.02  # of the fewest bytes: enough for the keys and values of a small decoder, which gain most
 
