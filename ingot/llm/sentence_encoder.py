@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ingot.core.host_memory import map_large_blocks
 from ingot.errors import InputError, first_sentence
+from ingot.llm.attention_probe import attention_implementation
 from ingot.llm.hf_imports import import_transformers
 
 MODULES = "modules.json"
@@ -39,9 +40,11 @@ class SentenceEncoder(nn.Module):
         self.model, self.pooling, self.normalized = found.model, found.pooling, found.normalized
 
     def forward(self, tokens: Tensor, positions: Tensor) -> Tensor:
-        more = {"token_type_ids": tokens * 0} if _has_types(self.model) else {}
-        hidden = self.model(input_ids=tokens, position_ids=positions[None], **more).last_hidden_state
         at = positions.to(torch.float32).view(1, 1, -1)
+        more = {"token_type_ids": tokens * 0} if _has_types(self.model) else {}
+        more["attention_mask"] = (at * 0.0)[None]  # four dimensions: transformers makes no mask of its own
+        with attention_implementation(self.model, "eager"):
+            hidden = self.model(input_ids=tokens, position_ids=positions[None], **more).last_hidden_state
         if self.pooling == "mean":  # a sum by a product with ones: their number varies
             each = at * 0.0 + 1.0
             made = torch.bmm(each, hidden) / torch.bmm(each, each.transpose(1, 2))
