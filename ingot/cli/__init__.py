@@ -31,7 +31,6 @@ COMMANDS = {
     "sweep": "fleet_commands:sweep_command",
     "generate": "text_commands:generate_command",
     "chat": "text_commands:chat_command",
-    "embed": "text_commands:embed_command",
     "why": "info_commands:why",
     "diff": "info_commands:diff",
     "targets": "info_commands:targets",

@@ -16,10 +16,7 @@ from ingot.core.progress import Progress, Steps
 from ingot.errors import InputError
 from ingot.llm import generation
 from ingot.llm.checkpoint import load_checkpoint
-from ingot.llm.embedding import ENCODER_FILE
-from ingot.llm.encoder_pipeline import cast_encoder
 from ingot.llm.pipeline import cast_decoder
-from ingot.llm.sentence_encoder import is_sentence_encoder, load_encoder
 from ingot.result.casting import Casting
 from ingot.result.report.text import summary, summary_facts
 
@@ -41,8 +38,6 @@ def cast_hf(options: argparse.Namespace, files: CastingFiles) -> Answer:
         raise InputError("a language model is cast for one target at a time", hint="--target xnnpack")
     texts = [read_bytes(options.text).decode(errors="replace")] if options.text else []
     progress = Progress(quiet=options.quiet)
-    if is_sentence_encoder(options.hf):
-        return _cast_embedding_model(options, files, texts, progress)
     with progress.step("load"):
         found = load_checkpoint(options.hf)
     tokenizer = _tokenizer(found.tokenizer)
@@ -51,22 +46,6 @@ def cast_hf(options: argparse.Namespace, files: CastingFiles) -> Answer:
         weights=options.weights or "8da4w", context=options.context, texts=texts, kv_cache=options.kv_cache,
     )  # fmt: skip
     more = {generation.DECODER_FILE: spec.to_json().encode(), **tokenizer}
-    write_folders({options.output: {**files(casting, options), **more}})
-    return _answer(casting, options)
-
-
-def _cast_embedding_model(
-    options: argparse.Namespace, files: CastingFiles, texts: list[str], progress: Progress
-) -> Answer:
-    if options.kv_cache:
-        raise InputError("--kv-cache is for decoders", why=f"{options.hf} is an embedding model", hint="leave it out")
-    with progress.step("load"):
-        found = load_encoder(options.hf)
-    casting, spec = cast_encoder(
-        found, target=options.target[0], steps=Steps(progress), on_mismatch=options.on_mismatch,
-        weights=options.weights or "8da8w", context=options.context, texts=texts,
-    )  # fmt: skip
-    more = {ENCODER_FILE: spec.to_json().encode(), **_tokenizer(found.tokenizer)}
     write_folders({options.output: {**files(casting, options), **more}})
     return _answer(casting, options)
 

@@ -155,14 +155,6 @@ def _chat(commands: Any) -> None:
     _text_arguments(parser, 256)
 
 
-def _embed(commands: Any) -> None:
-    parser = _command(commands, "embed", "embeddings of texts, by a model that `ingot cast --hf` wrote")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("text", nargs="*")
-    parser.add_argument("--texts", type=Path, metavar="FILE", help="several texts instead, one per line")
-    parser.add_argument("-o", "--output", type=Path, metavar="FILE.npy", help="write the rows there")
-
-
 def _text_arguments(parser: argparse.ArgumentParser, most: int) -> None:
     many = f"how many tokens at most (default {most})"
     parser.add_argument("--max-tokens", "--tokens", dest="tokens", type=int, default=most, metavar="N", help=many)
@@ -194,7 +186,7 @@ def _demo(commands: Any) -> None:
 Verb = Callable[[Any], None]
 VERBS: tuple[Verb, ...] = (
     _cast, _record, _plan, _lower, _why, _diff, _report, _compare, _sweep, _verify, _localize, _run, _generate,
-    _chat, _embed, _targets, _schema, _demo,
+    _chat, _targets, _schema, _demo,
 )  # fmt: skip
 
 

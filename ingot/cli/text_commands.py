@@ -1,4 +1,4 @@
-"""Commands that run a language model: continue prompts, chat, embed texts."""
+"""Commands that run a language model: continue prompts, chat."""
 
 from __future__ import annotations
 
@@ -8,15 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from ingot.cli.files import read_bytes
 from ingot.cli.output import INTERRUPTED, OK, Answer, watched
-from ingot.core.atomic_file import atomic_write
 from ingot.errors import IngotError, InputError
 from ingot.llm import generation
-from ingot.llm.embedding import TextEmbedder
 from ingot.llm.sampling import Sampling
 from ingot.llm.text_generation import Chat, GeneratedText, TextRequest, generate_text
 
@@ -90,26 +87,6 @@ def _lines_of(file: Path) -> list[str]:
     if not (found := [line for line in lines if line.strip()]):
         raise InputError(f"{file} has no text", hint="one per line")
     return found
-
-
-def embed_command(options: argparse.Namespace) -> Answer:
-    """A row per text; on a terminal their cosine similarities too."""
-    if bool(options.text) == (options.texts is not None):
-        raise InputError("texts are needed", hint="ingot embed out/ 'some text', or --texts FILE")
-    texts = options.text or _lines_of(options.texts)
-    embedder = TextEmbedder(options.folder, _tokenizer_of(options.folder))
-    torch.set_num_threads(1)
-    rows = embedder.embed(texts)
-    facts = {"texts": len(texts), "width": rows.shape[1], "cut": embedder.cut}
-    if options.output is not None:
-        with atomic_write(options.output) as file:
-            np.save(file, rows.numpy())
-        return OK, {**facts, "file": str(options.output)}, f"{len(texts)} rows of {rows.shape[1]}: {options.output}"
-    unit = torch.nn.functional.normalize(rows, dim=-1)
-    said = "\n".join(" ".join(f"{v:6.3f}" for v in row) for row in unit @ unit.T)
-    note = f"\n{embedder.cut} cut at {embedder.spec.longest} tokens" if embedder.cut else ""
-    about = f"{len(texts)} rows of {rows.shape[1]} (-o FILE.npy, --json); cosine similarities:"
-    return OK, {**facts, "embeddings": rows.tolist()}, f"{about}\n{said}{note}"
 
 
 def _request(options: argparse.Namespace) -> TextRequest:
