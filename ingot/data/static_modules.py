@@ -9,6 +9,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, fx, nn
 from torch.overrides import TorchFunctionMode
@@ -98,9 +99,9 @@ class _Recorder(TorchFunctionMode):
         self.nodes[id(made)] = node
 
     def operand(self, value: Any) -> Any:
-        """A node where the value is a tensor: of a call, or a constant of the module."""
+        """A node where the value is a tensor: of a call, or a constant of the module. Numbers of numpy become Python's."""
         if not isinstance(value, Tensor):
-            return value
+            return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
         if id(value) not in self.nodes:
             name = f"constant_{len(self.kept)}"
             self.root.register_buffer(name, value.detach())

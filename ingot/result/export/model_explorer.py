@@ -70,7 +70,7 @@ def _summary(facts: Facts) -> Iterator[tuple[str, str]]:
     yield "bytes", f"{facts['bytes']:,}"
     check = facts["check"] or {}
     for output in check.get("outputs", ()):
-        yield f"SQNR of {output['name']}, dB", str(output["sqnr_db"])
+        yield f"SQNR of {output['name']}, dB", f"{float(output['sqnr_db']):.1f}"
     timing = facts.get("timing") or {}
     if timing.get("seconds") is not None:
         yield "time, ms", f"{timing['seconds'] * 1e3:.3f} ({timing['how']})"
