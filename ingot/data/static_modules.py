@@ -99,7 +99,7 @@ class _Recorder(TorchFunctionMode):
         self.nodes[id(made)] = node
 
     def operand(self, value: Any) -> Any:
-        """A node where the value is a tensor: of a call, or a constant of the module. Numbers of numpy become Python's."""
+        """A node where the value is a tensor: of a call, or a constant of the module."""
         if not isinstance(value, Tensor):
             return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
         if id(value) not in self.nodes:
