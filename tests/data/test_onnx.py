@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ from ingot.cli import main
 from ingot.data import onnx_model
 from ingot.data.onnx_file import OnnxFile
 from ingot.data.onnx_model import converted, from_onnx
-from tests.support.requirements import need_module
+from ingot.data.static_modules import recorded
+from tests.support.requirements import need_module, skip_without
 
 INSTALL = "pip install onnx onnxruntime onnx2torch"
 rng = np.random.default_rng(0)
@@ -23,9 +25,8 @@ rng = np.random.default_rng(0)
 
 @pytest.fixture(scope="module")
 def onnx() -> Any:
-    for name in ("onnxruntime", "onnx2torch"):
-        if name == "onnxruntime":
-            need_module(name, INSTALL)
+    skip_without("onnx2torch", [] if find_spec("onnx2torch") else [INSTALL])  # it may not import without our help
+    need_module("onnxruntime", INSTALL)
     return need_module("onnx", INSTALL)
 
 
@@ -140,3 +141,37 @@ def test_dynamic_shapes_are_refused(net: Path, tmp_path: Path, capsys: pytest.Ca
     varying = ["--dynamic-shapes", "x.0=batch:1:8"]
     assert main(["cast", str(net), "--target", "xnnpack", *varying, "-o", str(tmp_path / "o")]) == 2
     assert "converted at one shape" in capsys.readouterr().err
+
+
+def test_a_split_a_slice_and_a_resize_become_static(onnx: Any, tmp_path: Path) -> None:
+    """Their sizes are tensors in ONNX, which torch.export does not read."""
+    node = onnx.helper.make_node
+    nodes = [
+        node("Split", ["x", "halves"], ["a", "b"], "split_1", axis=1),
+        node("Slice", ["a", "from", "to", "axes", "steps"], ["c"], "slice_1"),
+        node("Resize", ["c", "", "scales"], ["d"], "resize_1", mode="nearest"),
+        node("Resize", ["b", "", "scales"], ["e"], "resize_2", mode="nearest"),
+        node("Concat", ["d", "e"], ["y"], "concat_1", axis=1),
+    ]
+    weights = {
+        "halves": np.array([2, 2]), "from": np.array([1]), "to": np.array([2]), "axes": np.array([1]),
+        "steps": np.array([1]), "scales": np.array([1, 1, 2, 2], np.float32),
+    }  # fmt: skip
+    file = written(onnx, tmp_path / "sizes.onnx", nodes, [1, 4, 3, 3], weights)
+    net = from_onnx(file)
+    x = torch.from_numpy(float32(1, 4, 3, 3))
+    exported = torch.export.export(net, (x,)).module()
+    (want,) = OnnxFile(file).session().run(None, {"x": x.numpy()})
+    assert torch.equal(exported(x), torch.from_numpy(want))
+
+
+def test_numbers_read_from_an_activation_are_refused() -> None:
+    """They would be constants of the example."""
+
+    class Reads(torch.nn.Module):
+        def forward(self, x: torch.Tensor, limit: torch.Tensor) -> torch.Tensor:
+            return x * 2 if x.sum().item() > limit.item() else x
+
+    x = torch.ones(3)
+    with pytest.raises(NotImplementedError, match="of an activation"):
+        recorded(Reads(), [x], (x, torch.zeros(1)), {})
