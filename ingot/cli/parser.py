@@ -216,7 +216,7 @@ def _language_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _model_arguments(parser: argparse.ArgumentParser, optional: bool = False, data_option: str = "--calibrate") -> None:
-    what = "net.py:build, package.module:build or exported.pt2"
+    what = "net.py:build, package.module:build, exported.pt2 or model.onnx"
     parser.add_argument("model", nargs="?" if optional else None, help=what)
     _data_arguments(parser, data_option)
 
