@@ -91,7 +91,7 @@ class OnnxFile:
             options.graph_optimization_level = runtime.GraphOptimizationLevel.ORT_ENABLE_BASIC  # ONNX ops only
             options.optimized_model_filepath = file
             self.session(fixed, options)
-            return onnx.load(file)
+            return onnx.shape_inference.infer_shapes(onnx.load(file))  # converters ask for ranks
 
     def session(self, proto: Any = None, options: Any = None) -> Any:
         """ONNX Runtime on the CPU, for the file itself where no other graph is given."""

@@ -75,7 +75,7 @@ class _Recorder(TorchFunctionMode):
         self.nodes = {id(t): self.graph.placeholder(f"input_{i}") for i, t in enumerate(inputs)}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
+        kwargs, args = kwargs or {}, _with_tuple_index(func, args)
         made = func(*args, **kwargs)
         if any(id(t) in self.nodes for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)):
             self._write(func, args, kwargs, made)
@@ -100,6 +100,8 @@ class _Recorder(TorchFunctionMode):
 
     def operand(self, value: Any) -> Any:
         """A node where the value is a tensor: of a call, or a constant of the module."""
+        if isinstance(value, slice):
+            return slice(*map(self.operand, (value.start, value.stop, value.step)))
         if not isinstance(value, Tensor):
             return value.tolist() if isinstance(value, (np.generic, np.ndarray)) else value
         if id(value) not in self.nodes:
@@ -107,3 +109,10 @@ class _Recorder(TorchFunctionMode):
             self.root.register_buffer(name, value.detach())
             self._keep(value, self.graph.get_attr(name))
         return self.nodes[id(value)]
+
+
+def _with_tuple_index(func: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A list of slices is an index by axes, as older converters write it; torch is about to read it as numbers."""
+    if func is Tensor.__getitem__ and isinstance(args[1], list) and any(isinstance(i, slice) for i in args[1]):
+        return args[0], tuple(args[1])
+    return args

@@ -17,6 +17,7 @@ from typing import Any
 
 NO_HANDLE = 65535  # what the serializer writes for nodes that a pass of its own made
 NOT_JSON = re.compile(r"(?<=[:,\[] )[-+]?(inf|nan)\b")  # flatc writes limits of outputs so
+MOST_HANDLES = 4  # in each direction: enough to get past conversions and transposes
 MAY_MATCH = 0.05  # of an event whose name says nothing: better than none, worse than any name that fits
 # Events that do not name their node. An int8 elementwise function runs as a lookup table under the first name; a
 # concatenation copies its operands.
@@ -145,9 +146,21 @@ def _common_part(a: str, b: str) -> int:
 
 
 def _handles(nodes: Sequence[XnnNode], index: int) -> tuple[int, ...]:
-    """Its own; then those of readers and of the producer: a conversion that a pass made has no line of the user's."""
-    node = nodes[index]
-    around = [n for n in nodes if node.writes is not None and node.writes in n.reads]
-    around += [n for n in nodes if n.writes is not None and n.writes in node.reads]
-    found = [n.handle for n in (node, *around) if n.handle != NO_HANDLE]
-    return tuple(dict.fromkeys(found))
+    """Its own; then those of readers, then of producers: a conversion that a pass made has no line of the user's."""
+    found = [nodes[index].handle, *_along(nodes, index, forward=True), *_along(nodes, index, forward=False)]
+    return tuple(dict.fromkeys(h for h in found if h != NO_HANDLE))
+
+
+def _along(nodes: Sequence[XnnNode], index: int, forward: bool) -> list[int]:
+    """The nearest handles in one direction. Nodes are in order, so readers come later and producers earlier."""
+    after = nodes[index + 1 :] if forward else nodes[:index][::-1]
+    start = nodes[index]
+    wave = {start.writes} if forward else set(start.reads)
+    found: list[int] = []
+    for node in after:
+        if len(found) == MOST_HANDLES:
+            break
+        if wave & (set(node.reads) if forward else {node.writes}):
+            wave |= {node.writes} if forward else set(node.reads)
+            found.append(node.handle)
+    return found
