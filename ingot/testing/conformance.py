@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,45 +13,52 @@ from torch import nn
 from ingot import api
 from ingot.api import OnMismatch
 from ingot.core.artefact import HostOp
-from ingot.errors import ArtefactError, IngotError
+from ingot.errors import ArtefactError, IngotError, InputError, nearest
 from ingot.result.casting import Casting
 from ingot.targets.base import Batch, Target
 from ingot.targets.forwarding import ForwardingRunner
 from ingot.targets.registry import find_target
-from ingot.testing.nets import CASES, NUMERICS, ROWS, ConformanceCase, Mixed, SmallOutput
+from ingot.testing.nets import CASES, FUSIONS, JOINS, MOVES, NUMERICS, ROWS, ConformanceCase, Mixed, SmallOutput
 from ingot.testing.outcomes import CaseOutcome, ConformanceReport, Verdict
 
 BATCHES = 6
 IO, REFUSALS, VERIFICATION = "I/O types", "refusals", "verification"
 # A kernel that is wrong shows as an error. Recovery would move the op to the host and hide it.
 STRICT = {"recover": False}
+CATEGORIES = (NUMERICS, FUSIONS, MOVES, JOINS, IO, REFUSALS, VERIFICATION)
 Said = tuple[Verdict, str]
 
 
 def conformance(
-    target: str, *, quick: bool = False, on_case: Callable[[CaseOutcome], None] | None = None
+    target: str,
+    *,
+    quick: bool = False,
+    categories: Collection[str] = CATEGORIES,
+    on_case: Callable[[CaseOutcome], None] | None = None,
 ) -> ConformanceReport:
-    """Run every case for `target`; `quick` runs the most telling ones. Nothing is raised for a case that fails."""
+    """Run the cases of these categories for `target`; `quick` runs the most telling ones.
+
+    Nothing is raised for a case that fails: the report has its error.
+    """
+    if unknown := sorted(set(categories) - set(CATEGORIES)):
+        raise InputError(f"no category '{unknown[0]}'", hint=nearest(unknown[0], CATEGORIES))
     found, outcomes = find_target(target), list[CaseOutcome]()
-    for outcome in _outcomes(found, quick):
+    for outcome in _outcomes(found, quick, categories):
         outcomes.append(outcome)
         if on_case is not None:
             on_case(outcome)
     return ConformanceReport(target, found.runner.executed_on(), tuple(outcomes))
 
 
-def _outcomes(target: Target, quick: bool) -> Iterator[CaseOutcome]:
+def _outcomes(target: Target, quick: bool, categories: Collection[str]) -> Iterator[CaseOutcome]:
     numerics = []
-    for case in (c for c in CASES if c.quick or not quick):
-        outcome = _outcome(case.category, case.name, lambda c=case: _cast_and_check(target, c))  # type: ignore[misc]
+    for case in (c for c in CASES if (c.quick or not quick) and c.category in categories):
+        outcome = _outcome(case.category, case.name, partial(_cast_and_check, target, case))
         numerics += [outcome.verdict] if case.category == NUMERICS else []
         yield outcome
-    if "not applicable" in numerics and set(numerics) == {"not applicable"}:
+    if numerics and set(numerics) == {"not applicable"}:
         yield CaseOutcome(NUMERICS, "any delegate", "failed", "none of these nets has a delegate")
-    yield _outcome(IO, "int8 inputs and outputs", lambda: _integer_io(target))
-    yield _outcome(REFUSALS, "ability and partitioner", lambda: _refusals(target))
-    yield _outcome(VERIFICATION, "another program", lambda: _other_program(target))
-    yield _outcome(VERIFICATION, "a wrong kernel", lambda: _wrong_kernel(target))
+    yield from (_outcome(c, name, partial(check, target)) for c, name, check in _OTHER_CASES if c in categories)
 
 
 def _outcome(category: str, name: str, check: Callable[[], Said]) -> CaseOutcome:
@@ -167,3 +175,11 @@ class _DamagingRunner(ForwardingRunner):
             first = outputs[0][..., 0]
             first.copy_(torch.where(first == 0, torch.ones_like(first), first * 2))
         return made
+
+
+_OTHER_CASES = (
+    (IO, "int8 inputs and outputs", _integer_io),
+    (REFUSALS, "ability and partitioner", _refusals),
+    (VERIFICATION, "another program", _other_program),
+    (VERIFICATION, "a wrong kernel", _wrong_kernel),
+)

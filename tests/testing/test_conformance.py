@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch.fx import Node
 
+import ingot
 from ingot.targets import registry
 from ingot.targets.base import Ability, Batch, Executor, Runner, Target
 from ingot.targets.forwarding import ForwardingKernels, ForwardingRunner
@@ -174,6 +175,16 @@ WRONG: dict[str, Callable[[Any], Target]] = {
 
 @pytest.mark.parametrize("category", WRONG)
 def test_a_wrong_target_fails_in_the_category_of_its_fault(tinynpu: Any, category: str) -> None:
-    report = conformance(registered(WRONG[category](tinynpu)), quick=True)
-    assert category in report.failed_categories, str(report)
+    report = conformance(registered(WRONG[category](tinynpu)), quick=True, categories=[category])
+    assert report.failed_categories == {category}, str(report)
     assert "does not conform" in str(report)
+
+
+def test_a_runner_that_does_not_execute_the_file_is_found_out(tinynpu: Any) -> None:
+    report = conformance(registered(WRONG["verification"](tinynpu)), categories=["verification"])
+    assert "is the file executed?" in str(report)
+
+
+def test_an_unknown_category_is_refused() -> None:
+    with pytest.raises(ingot.InputError, match="did you mean 'moves'"):
+        conformance("xnnpack", categories=["move"])
