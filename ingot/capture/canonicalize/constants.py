@@ -11,7 +11,7 @@ from ingot.capture.op_semantics import Kind, effect_of
 from ingot.capture.op_semantics.weighted_ops import is_random
 from ingot.core.fx import add_constant, calls, constant_of, get_attribute, has_symbols, value_of
 
-# Larger results (an expanded mask, a broadcast table) are not folded.
+# Larger results are folded if they are no larger than their operands: a transposed table, not an expanded mask.
 MAX_ELEMENTS = 1 << 24
 
 # A probe draws values of about one. Rounding to hundreds makes zeros of them; of these it does not.
@@ -31,10 +31,15 @@ def fold_constants(module: GraphModule) -> int:
 
 
 def _foldable(node: Node, known: dict[Node, Any]) -> bool:
-    if node.target is torch.ops.aten.copy_.default or is_random(node) or _numel(node) > MAX_ELEMENTS:
+    if node.target is torch.ops.aten.copy_.default or is_random(node) or _numel(node) > _limit(node):
         return False
     known_operands = all(n in known or constant_of(n) is not None for n in node.all_input_nodes)
     return known_operands or _ignores_operands(node)
+
+
+def _limit(node: Node) -> int:
+    read = (t for n in node.all_input_nodes if (t := value_of(n)) is not None and constant_of(n) is not None)
+    return max(MAX_ELEMENTS, sum(t.numel() for t in read))
 
 
 def _ignores_operands(node: Node) -> bool:
