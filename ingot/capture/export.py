@@ -218,7 +218,18 @@ def _decomposed(exported: ExportedProgram, table: dict[Any, Any]) -> ExportedPro
     """Op by op where that is enough; composite ops by torch, which keeps some of their parts whole."""
     with lazy_codegen():
         alone = None if any(map(composite_ops.must_decompose, table)) else decompose_per_op(exported, table)
-    return exported.run_decompositions(table) if alone is None else alone
+    return _traced(exported, table) if alone is None else alone
+
+
+def _traced(exported: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
+    """A decomposition of torch may itself write in place (affine_grid); then movement keeps the form it has."""
+    try:
+        return exported.run_decompositions(table)
+    except Exception:
+        required = composite_ops.required_decompositions(exported.graph)
+        if not table.keys() - required.keys():
+            raise
+        return exported.run_decompositions(required)
 
 
 def flat_module(exported: ExportedProgram) -> GraphModule:
