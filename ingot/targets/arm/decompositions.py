@@ -33,7 +33,6 @@ class ArmDecompositions:
         constants = {_memory(t): value_name(n) for n in before.values() if (t := constant_of(n)) is not None}
         state = {n.target for n in before.values() if is_state(n)}
         made = apply_arm_decompositions(self.device, module)
-        made.graph.eliminate_dead_code()  # a pass may leave ops that nobody reads: convert removes them, unplanned
         _mark_state(made, state)
         gone = [n for n, count in counts.items() if not _survives(n, count, made)]
         _last_keeps_value_name(made)
