@@ -50,6 +50,10 @@ def _cast(commands: Any) -> None:
 def _record(commands: Any) -> None:
     parser = _command(commands, "record", "calibrate only: statistics of every value, for all targets")
     _model_arguments(parser)
+    shards = "data in several parts, each as --calibrate takes it; the result is that of one pass"
+    parser.add_argument("--data", nargs="+", metavar="SHARD", help=shards)
+    parser.add_argument("--ray", metavar="ADDRESS", help="record shards on a Ray cluster: auto, or ray://host:port")
+    parser.add_argument("--processes", type=int, metavar="N", help="record so many shards at a time (default 1)")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the ranges, as JSON")
 
 
@@ -111,6 +115,7 @@ def _sweep(commands: Any) -> None:
     parser.add_argument("--again", default="", metavar="VERDICTS", help=again)
     against = "another fleet: compare with it when the sweep is done, exit 1 on a regression"
     parser.add_argument("--against", type=Path, metavar="DIR", help=against)
+    parser.add_argument("--mlflow", metavar="URI", help="log each new row as a run of MLflow: http://host:5000")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
 
 
@@ -151,7 +156,8 @@ def _targets(commands: Any) -> None:
 
 
 def _schema(commands: Any) -> None:
-    _command(commands, "schema", "the JSON schema of recipes, for editors")
+    parser = _command(commands, "schema", "the JSON schema of recipes, or of fleet files, for editors")
+    parser.add_argument("of", nargs="?", choices=("recipe", "fleet"), default="recipe", help="default: recipe")
 
 
 def _demo(commands: Any) -> None:

@@ -60,6 +60,7 @@ class LoweredMethod:
     host_ops: tuple[HostOp, ...]
     io: ProgramIO
     host_op_values: Mapping[str, str]  # by name of a host op: the value that it computes
+    notes: tuple[str, ...] = ()  # of the target's audit of its delegates
 
 
 @dataclass(frozen=True)
@@ -138,7 +139,8 @@ def _lowered_method(
 ) -> LoweredMethod:
     graph = lowered.graph_module
     delegates, host_ops = delegates_of(graph, files), host_ops_of(graph, target, reasons)
-    return LoweredMethod(delegates, host_ops, _program_io(program, plan, lowered), host_op_values(graph))
+    notes = target.lowering.audit(graph)
+    return LoweredMethod(delegates, host_ops, _program_io(program, plan, lowered), host_op_values(graph), notes)
 
 
 def _with_kv_buffers(

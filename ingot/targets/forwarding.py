@@ -56,6 +56,9 @@ class ForwardingLowering(Lowering):
     def partitioners(self) -> list[Any]:
         return self.main.partitioners()
 
+    def audit(self, graph: GraphModule) -> tuple[str, ...]:
+        return self.main.audit(graph)
+
     def rules(self) -> Sequence[RewriteRule]:
         return self.main.rules()
 

@@ -57,10 +57,14 @@ def _exact_scale(weight: QParams, ratio: float, bits: int) -> Tensor:
 
 
 def _dequantize_of(node: Node) -> Node | None:
-    """The dequantize that an operand comes from; a fused pad in between changes no value."""
+    """The dequantize that an operand comes from; a fused pad in between changes no value.
+
+    None where the scale is chosen at run time.
+    """
     while node.op == "call_function" and len(operands(node)) == 1 and "dequantize" not in str(node.target):
         node = operands(node)[0]
-    return node if "dequantize" in str(node.target) else None
+    fixed = is_call(node, "dequantize_per_tensor") or is_call(node, "dequantize_per_channel")
+    return node if fixed else None
 
 
 def quantize_of(node: Node) -> Node | None:
