@@ -27,6 +27,7 @@ COMMANDS = {
     "localize": "verify_commands:localize",
     "run": "verify_commands:run_scenario_command",
     "report": "report_commands:report",
+    "export": "export_commands:export",
     "compare": "report_commands:compare",
     "sweep": "fleet_commands:sweep_command",
     "generate": "text_commands:generate_command",
@@ -34,6 +35,7 @@ COMMANDS = {
     "why": "info_commands:why",
     "diff": "info_commands:diff",
     "targets": "info_commands:targets",
+    "conformance": "conformance_command:conformance_command",
     "schema": "info_commands:schema",
     "demo": "info_commands:run_demo_command",
 }

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from torch.fx import Node
 
@@ -15,8 +17,10 @@ from ingot.plan.noise_model import elements, size_hint
 from ingot.plan.qparams import weight_qparams
 from ingot.plan.solver_state import SolverState, activation_operands
 from ingot.plan.value_ranges import width
-from ingot.targets.base import Format
+from ingot.targets.base import DYNAMIC, Format
 
+# A token has at most the range of all data. Its noise is a fifth of the static one's on the encoders tried.
+TOKEN_NOISE = 0.5
 BYTES = {"int8": 1, "int16": 2, "float": 4}
 
 
@@ -26,15 +30,40 @@ class OpCosts:
 
     state: SolverState
     _weight_noise: dict[Node, float] = field(default_factory=dict)
+    _dynamic_noise: dict[Node, float] = field(default_factory=dict)
 
     def time(self, node: Node, precision: str) -> float:
         """MACs, bytes moved, a kernel call, weight bytes in the file; a delegate boundary if only the host runs it."""
         cost = self.state.target.cost
         moved = elements(node) + sum(elements(n) for n in operands(node) if is_float(n))
         time = cost.op + cost.multiply.get(precision, 1.0) * mac_count(node) + cost.byte * BYTES[precision] * moved
-        time += cost.weight_byte * _weight_bytes(node, precision)
+        time += cost.weight_byte * self._weight_bytes(node, precision)
         runs = self.state.target.kernels.ability(node).runs
         return time if precision in runs or precision != "float" else time + cost.boundary
+
+    def dynamic_time(self, node: Node) -> float:
+        """With a quantize op of its own, and float at both ends."""
+        cost, x = self.state.target.cost, operands(node)[0]
+        quantize = cost.op + cost.byte * (BYTES["float"] + BYTES["int8"]) * elements(x)
+        moved = BYTES["float"] * elements(node) + BYTES["int8"] * elements(x)
+        return (
+            cost.op + cost.multiply[DYNAMIC] * mac_count(node) + cost.byte * moved + quantize
+            + cost.weight_byte * self._weight_bytes(node, DYNAMIC)
+        )  # fmt: skip
+
+    def dynamic_noise(self, node: Node) -> float:
+        """Output noise from rounding the weight, and each token of the input with a scale of its own."""
+        if node not in self._dynamic_noise:
+            x, noise = operands(node)[0], self.state.noise
+            form, (low, high) = next(iter(self.state.target.numerics.formats.values())), self._token_range(x)
+            error = noise.rounding_error(x, (high - low) / (form.qmax - form.qmin))
+            self._dynamic_noise[node] = TOKEN_NOISE * error * noise.sensitivity_at(node, 0) + self._weight(node)
+        return self._dynamic_noise[node]
+
+    def _token_range(self, value: Node) -> tuple[float, float]:
+        """At most that of all data; it contains zero."""
+        low, high = self.state.constraints.value_range(value)
+        return min(low, 0.0), max(high, 0.0)
 
     def conversion_time(self, value: Node, before: str, after: str) -> float:
         """The time to quantize, dequantize or requantize a value between two precisions."""
@@ -90,6 +119,22 @@ class OpCosts:
             self._weight_noise[node] = weight_noise(node, self.state.target.numerics.weight, self.state)
         return self._weight_noise[node]
 
+    def _weight_bytes(self, node: Node, precision: str) -> float:
+        """Integer ops have int8 weights, whatever the precision of their activations."""
+        if weight_axis(node) is None:
+            return 0.0
+        weight = operands(node)[1]
+        uses = max(self._weight_uses[_address(weight)], 1)  # a recurrent net reads a weight at each step
+        return elements(weight) * (4 if precision == "float" else 1) / uses
+
+    @cached_property
+    def _weight_uses(self) -> Counter[int]:
+        """How many ops read each constant. Each has a node of its own, on the same memory."""
+        nodes = self.state.module.graph.nodes
+        return Counter(
+            _address(operands(n)[1]) for n in nodes if n.op == "call_function" and weight_axis(n) is not None
+        )
+
     def operand_noise(self, consumer: Node, operand: int, precision: str) -> float:
         """Output noise from quantizing a float value at one operand."""
         value = operands(consumer)[operand]
@@ -104,11 +149,9 @@ class OpCosts:
         return [(i, operands(node)[i]) for i in activation_operands(node)]
 
 
-def _weight_bytes(node: Node, precision: str) -> int:
-    """Integer ops have int8 weights, whatever the precision of their activations."""
-    if weight_axis(node) is None:
-        return 0
-    return elements(operands(node)[1]) * (4 if precision == "float" else 1)
+def _address(weight: Node) -> int:
+    constant = constant_of(weight)
+    return 0 if constant is None else constant.data_ptr()
 
 
 _mac_counts = ShapeCache[float]()
