@@ -9,7 +9,7 @@ from dataclasses import replace
 from torch.fx import GraphModule, Node
 
 from ingot.capture.op_semantics import effect_of, operands
-from ingot.capture.op_semantics.weighted_ops import weight_axis
+from ingot.capture.op_semantics.weighted_ops import is_embedding, weight_axis
 from ingot.config.tensor_specs import LIMITS
 from ingot.core.fx import constant_of, source_of
 from ingot.errors import PlanError, nearest
@@ -59,9 +59,10 @@ def _invalid_point(d: Decision, node: Node) -> Iterator[str]:
 
 
 def _invalid_channels(qparams: QParams, node: Node, operand: int | None) -> Iterator[str]:
-    """Only weights and biases are quantized per channel, with one scale for each channel."""
-    constant = constant_of(operands(node)[operand]) if operand else None
-    sizes = constant.shape if constant is not None and weight_axis(node) is not None else ()
+    """Weights and biases are quantized per channel, embedding tables per row, with one scale for each."""
+    is_weight = bool(operand) and weight_axis(node) is not None
+    constant = constant_of(operands(node)[operand or 0]) if is_weight or (operand == 0 and is_embedding(node)) else None
+    sizes = constant.shape if constant is not None else ()
     axis, count = qparams.axis or 0, len(qparams.scale) if isinstance(qparams.scale, tuple) else 1
     if not 0 <= axis < len(sizes) or sizes[axis] != count:
         yield f"there are no {count} channels along axis {qparams.axis}"

@@ -16,6 +16,7 @@ XNNPACK = Target(
         weight=Format("int8", -127, 127, symmetric=True),
         runs_float=True,
         bias="float",
+        int8_embeddings=True,
     ),
     kernels=XnnpackKernels(),
     cost=CostModel({"int8": 1.0, "dynamic": 1.0, "float": 3.0}),
