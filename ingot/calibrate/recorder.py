@@ -29,6 +29,7 @@ from ingot.calibrate.statistics import (
 )
 from ingot.capture.element_origin import joined_groups
 from ingot.core.fx import is_float, output_nodes, value_name
+from ingot.core.tensor_bytes import raw_bytes
 from ingot.errors import InputError
 
 SENSITIVITY_BATCHES = 1  # batches with a backward pass
@@ -268,5 +269,5 @@ def _samples(batch: tuple[Any, ...]) -> int:
 def _digest(value: Any) -> str:
     if not isinstance(value, Tensor):
         return repr(value)
-    data: Any = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    data: Any = raw_bytes(value).numpy()
     return hashlib.blake2b(data, digest_size=16, person=b"ingot").hexdigest() + str(tuple(value.shape))

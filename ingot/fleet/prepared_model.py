@@ -19,6 +19,7 @@ from ingot.capture.export import Program
 from ingot.capture.inputs import Batch, Inputs, call_of
 from ingot.config.recipe import Recipe
 from ingot.core.progress import Silent, Steps
+from ingot.core.tensor_bytes import raw_bytes
 from ingot.data.named_inputs import Given, given_inputs
 from ingot.data.user_code import resolve_object
 from ingot.errors import CaptureError, InputError, first_sentence
@@ -130,10 +131,5 @@ def _content(program: Program, files: Files) -> str:
     leaves = torch.utils._pytree.tree_leaves(stored["check"])
     for tensor in (*constants.values(), *(x for x in leaves if isinstance(x, torch.Tensor))):
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(_bytes(tensor))
+        digest.update(raw_bytes(tensor).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _bytes(tensor: torch.Tensor) -> bytes:
-    flat = tensor.detach().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""

@@ -262,6 +262,13 @@ class Runner(Protocol):
         """An ETDump of `runs` runs; None: no profiler."""
         return None
 
+    def event_handles(self, payload: bytes, events: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
+        """By event of a trace, in the order of one run: debug handles of the ops that it stands for.
+
+        `payload`: what the backend loads. Empty: its events are not matched with ops.
+        """
+        return {}
+
     def estimate(self, files: Files) -> Estimate | None:
         """The compiler's estimate for one delegate, from its files; None: no estimate."""
         return None

@@ -94,6 +94,9 @@ class ForwardingRunner(Runner):
     def trace(self, pte: bytes, batch: Batch, runs: int) -> bytes | None:
         return self.main.trace(pte, batch, runs)
 
+    def event_handles(self, payload: bytes, events: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
+        return self.main.event_handles(payload, events)
+
     def estimate(self, files: Files) -> Estimate | None:
         return self.main.estimate(files)
 

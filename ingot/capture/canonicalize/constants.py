@@ -31,10 +31,17 @@ def fold_constants(module: GraphModule) -> int:
 
 
 def _foldable(node: Node, known: dict[Node, Any]) -> bool:
-    if node.target is torch.ops.aten.copy_.default or is_random(node) or _numel(node) > _limit(node):
+    if node.target is torch.ops.aten.copy_.default or is_random(node):
         return False
-    known_operands = all(n in known or constant_of(n) is not None for n in node.all_input_nodes)
-    return known_operands or _ignores_operands(node)
+    if node.all_input_nodes and all(n in known or constant_of(n) is not None for n in node.all_input_nodes):
+        return _numel(node) <= _limit(node) or _has_symbolic_shape(node)
+    return _numel(node) <= _limit(node) and (not node.all_input_nodes or _ignores_operands(node))
+
+
+def _has_symbolic_shape(node: Node) -> bool:
+    """Of a part of a constant: a pass of a backend that traced it again gave it symbols that nothing depends on."""
+    val = value_of(node)
+    return isinstance(val, torch.Tensor) and has_symbols(val.shape)
 
 
 def _limit(node: Node) -> int:

@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from ingot.targets.base import Target
 from ingot.verify.reference.lut import lookup_tables
-from ingot.verify.reference.multipliers import exact_scales
+from ingot.verify.reference.multipliers import exact_scales, quantize_of
 
 
 def evaluate(module: GraphModule, batches: Sequence[tuple[Any, ...]], target: Target) -> list[Any]:
@@ -56,10 +56,17 @@ class DoubleInterpreter(Interpreter):
     def _run_qdq(self, n: Node, qdq: Callable[..., Tensor]) -> Tensor:
         x, scale, *rest = self.fetch_args_kwargs_from_env(n)[0]
         if qdq is not _quantize:
-            return qdq(x, self.scales.get(n, scale), *rest)
+            made = qdq(x, self.scales.get(n, scale), *rest)
+            return _widen(made.float()) if _only_float_reads(n) else made
         if n.all_input_nodes[0].op == "placeholder":
             return _quantize_input(x, scale, *rest)
         return (_quantize_half_up if self.rounds_half_up else _quantize)(x, scale, *rest)
+
+
+def _only_float_reads(dequantize: Node) -> bool:
+    """A value that leaves the integers: the dequantize kernel rounds it to float32, and a floor can tell."""
+    computed = dequantize.all_input_nodes[0].op != "get_attr"
+    return computed and all(quantize_of(user) is None for user in dequantize.users)
 
 
 # The namespace of the ops that choose qparams at run time: from float32 values, as kernels do.
