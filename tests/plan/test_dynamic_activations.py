@@ -119,3 +119,16 @@ def test_an_edited_plan_with_an_unknown_dynamic_op_is_refused() -> None:
     program, plan, _ = planned()
     with pytest.raises(ingot.IngotError, match="at run time"):
         ingot.lower(program, replace(plan, dynamic=("no_such_op",)))
+
+
+@pytest.mark.parametrize("shape", [(3, 1), (2, 3, 1)])
+def test_tokens_of_one_number_are_not_quantized_at_run_time(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    net, batches = nn.Linear(1, 4).eval(), [(torch.randn(shape),) for _ in range(8)]
+    casting = ingot.cast(net, batches[0], target="xnnpack", calibration=batches)
+    assert not casting.plan.dynamic
+    with pytest.raises(ingot.IngotError, match="dynamic"):
+        ingot.cast(net, batches[0], target="xnnpack", calibration=batches, recipe=ONE_DYNAMIC)
+
+
+ONE_DYNAMIC = {"scopes": [{"op": "linear*", "precision": "dynamic"}]}

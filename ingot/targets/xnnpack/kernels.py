@@ -70,7 +70,7 @@ def _ability(node: Node) -> Ability:
         return Ability(FLOAT, f"XNNPACK runs {names[0]} in float only")
     if (why := _unsupported_arguments(node, names[0])) is not None:
         return Ability(FLOAT, why)
-    if _quantizes_inputs(names[0]) and not has_symbols(value_of(node).shape):
+    if _quantizes_inputs(names[0]) and _has_tokens(node):
         return Ability(BOTH | {DYNAMIC}, f"XNNPACK lists static and dynamic int8 for {names[0]}")
     return Ability(BOTH, f"XNNPACK lists static int8 for {names[0]}")
 
@@ -87,6 +87,11 @@ def _quantizes_inputs(name: str) -> bool:
 
     dynamic = ConfigPrecisionType.DYNAMIC_QUANT in _configs()[name].supported_precision_types()
     return dynamic and name == "linear.default"
+
+
+def _has_tokens(node: Node) -> bool:
+    """Of known sizes, and of more than one number: torchao reduces blocks of one number over the whole tensor."""
+    return not has_symbols(value_of(node).shape) and value_of(operands(node)[0]).shape[-1] > 1
 
 
 def runs_somewhere(node: Node) -> bool:
