@@ -87,7 +87,8 @@ class _Recorder(TorchFunctionMode):
             if func.__name__ in READS_VALUES:
                 raise NotImplementedError(f"{func.__name__}() of an activation: the graph would depend on the data")
             return
-        node = self.graph.call_function(func, *tree_map(self.operand, (tuple(args), dict(kwargs))))
+        first, rest = tree_map(self.operand, tuple(args[:1])), tree_map(self._number, (tuple(args[1:]), dict(kwargs)))
+        node = self.graph.call_function(func, first + rest[0], rest[1])
         if isinstance(made, Tensor):
             self._keep(made, node)
         else:
@@ -97,6 +98,12 @@ class _Recorder(TorchFunctionMode):
     def _keep(self, made: Any, node: fx.Node) -> None:
         self.kept.append(made)
         self.nodes[id(made)] = node
+
+    def _number(self, value: Any) -> Any:
+        """A single constant integer is a Python number: an axis that is a tensor has no value for torch.export."""
+        single = isinstance(value, Tensor) and id(value) not in self.nodes and value.dim() == 0
+        integer = single and not value.is_floating_point() and value.dtype is not torch.bool
+        return int(value) if integer else self.operand(value)
 
     def operand(self, value: Any) -> Any:
         """A node where the value is a tensor: of a call, or a constant of the module."""

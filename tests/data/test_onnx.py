@@ -151,10 +151,13 @@ def test_a_split_a_slice_and_a_resize_become_static(onnx: Any, tmp_path: Path) -
         node("Slice", ["a", "from", "to", "axes", "steps"], ["c"], "slice_1"),
         node("Resize", ["c", "", "scales"], ["d"], "resize_1", mode="nearest"),
         node("Resize", ["b", "", "scales"], ["e"], "resize_2", mode="nearest"),
-        node("Concat", ["d", "e"], ["y"], "concat_1", axis=1),
+        node("Concat", ["d", "e"], ["f"], "concat_1", axis=1),
+        node("Unsqueeze", ["f", "one"], ["g"], "unsqueeze_1"),
+        node("Squeeze", ["g", "one"], ["h"], "squeeze_1"),
+        node("Transpose", ["h"], ["y"], "transpose_1", perm=[0, 2, 3, 1]),
     ]
     weights = {
-        "halves": np.array([2, 2]), "from": np.array([1]), "to": np.array([2]), "axes": np.array([1]),
+        "one": np.array([1]), "halves": np.array([2, 2]), "from": np.array([1]), "to": np.array([2]), "axes": np.array([1]),
         "steps": np.array([1]), "scales": np.array([1, 1, 2, 2], np.float32),
     }  # fmt: skip
     file = written(onnx, tmp_path / "sizes.onnx", nodes, [1, 4, 3, 3], weights)
