@@ -178,3 +178,12 @@ def test_numbers_read_from_an_activation_are_refused() -> None:
     x = torch.ones(3)
     with pytest.raises(NotImplementedError, match="of an activation"):
         recorded(Reads(), [x], (x, torch.zeros(1)), {})
+
+
+def test_a_constant_of_one_element_is_a_number(onnx: Any, tmp_path: Path) -> None:
+    """`x + [3.0]` is `x + 3.0`, for which backends have a kernel."""
+    nodes = [onnx.helper.make_node("Add", ["x", "three"], ["y"], "add_1")]
+    net = from_onnx(written(onnx, tmp_path / "add.onnx", nodes, [1, 4], {"three": np.array([3.0], np.float32)}))
+    exported = torch.export.export(net, (torch.zeros(1, 4),))
+    (add,) = [n for n in exported.graph.nodes if n.op == "call_function"]
+    assert add.args[1] == 3.0
