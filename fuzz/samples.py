@@ -222,7 +222,7 @@ def _gguf(folder: Path) -> None:
 
 
 def _tokenizer(folder: Path) -> None:
-    from ingot.cli.llm_commands import _tokenizer_of
+    from ingot.cli.text_commands import _tokenizer_of
 
     assert _tokenizer_of(folder).encode("a b").ids is not None
 

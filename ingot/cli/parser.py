@@ -163,8 +163,33 @@ def _run(commands: Any) -> None:
 def _generate(commands: Any) -> None:
     parser = _command(commands, "generate", "text from the folder that `ingot cast --hf` wrote")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("prompt")
-    parser.add_argument("--tokens", type=int, default=64, help="how many at most (default 64)")
+    parser.add_argument("prompt", nargs="?")
+    parser.add_argument("--prompts", type=Path, metavar="FILE", help="several prompts instead, one per line")
+    _text_arguments(parser, 64)
+
+
+def _chat(commands: Any) -> None:
+    parser = _command(commands, "chat", "talk to a language model that `ingot cast --hf` wrote, by its chat template")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--system", default="", metavar="TEXT", help="the system message")
+    parser.add_argument("--message", action="append", metavar="TEXT", help="instead of stdin; several are allowed")
+    _text_arguments(parser, 256)
+
+
+def _text_arguments(parser: argparse.ArgumentParser, most: int) -> None:
+    many = f"how many tokens at most (default {most})"
+    parser.add_argument("--max-tokens", "--tokens", dest="tokens", type=int, default=most, metavar="N", help=many)
+    chosen = "0: always the most likely token (default); 0.7: random, likely ones more often"
+    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help=chosen)
+    fewest = "with a temperature: the fewest tokens whose probabilities add up to P"
+    parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help=fewest)
+    relative = "with a temperature: tokens at least P times as likely as the most likely one"
+    parser.add_argument("--min-p", type=float, default=0.0, metavar="P", help=relative)
+    parser.add_argument("--repetition-penalty", type=float, default=1.0, metavar="R", help="1 has no effect; 1.1")
+    parser.add_argument("--seed", type=int, metavar="N", help="of the random choice; the same text again")
+    parser.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="ends the text; several are allowed"
+    )
 
 
 def _targets(commands: Any) -> None:
@@ -190,7 +215,7 @@ def _demo(commands: Any) -> None:
 Verb = Callable[[Any], None]
 VERBS: tuple[Verb, ...] = (
     _cast, _record, _plan, _lower, _why, _diff, _report, _export, _compare, _sweep, _verify, _localize, _run,
-    _generate, _targets, _conformance, _schema, _demo,
+    _generate, _chat, _targets, _conformance, _schema, _demo,
 )  # fmt: skip
 
 
@@ -212,11 +237,12 @@ def _language_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hf", type=Path, metavar="DIR", help=folder)
     scheme = "8da4w (default with --hf), 8da8w, 4w on vulkan; more after commas: 8da4w,embedding_bits=4,group=64"
     parser.add_argument("--weights", metavar="SCHEME", help=scheme)
-    parser.add_argument("--context", type=int, metavar="TOKENS", help="with --hf: the longest text (default 256)")
+    longest = "with --hf: the longest text (default: what the model was trained on, at most 512)"
+    parser.add_argument("--context", type=int, metavar="TOKENS", help=longest)
     parser.add_argument(
         "--kv-cache",
         choices=("caller", "program"),
-        help="with --hf: who owns it; ExecuTorch's own runners load a program that does (default caller)",
+        help="with --hf: who owns it; ExecuTorch's own runners load a program that does (default on xnnpack)",
     )
     parser.add_argument("--text", type=Path, metavar="FILE", help="with --hf: representative text, to calibrate on")
 

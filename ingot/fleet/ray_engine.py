@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 import tempfile
 from collections import deque
 from collections.abc import Iterable, Mapping
@@ -21,6 +22,7 @@ from ingot.fleet.store import FLEET
 
 MOST_IN_FLIGHT = 2000  # tasks that Ray holds at a time; the rest waits here
 RETRIES = 3  # of a task whose node or worker was lost
+CONNECT_SECONDS = 10.0
 PREPARED = ".ingot-prepared"
 Files = dict[str, bytes]
 
@@ -34,6 +36,7 @@ class RayEngine:
         self.tasks: dict[Any, Task] = {}
         self.refused: deque[tuple[Task, JobResult]] = deque()  # no node can run them
         try:
+            _knock(address)
             self.ray.init(address=address, runtime_env=_environment(base, output), log_to_driver=False)
         except Exception as e:
             hint = "is it running? `ray start --head`; leave --ray out to use this machine"
@@ -79,6 +82,13 @@ class RayEngine:
         for task in self.tasks:
             self.ray.cancel(task, force=True)
         self.ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Nobody there is found out in seconds; Ray itself tries for minutes. "auto" it looks up."""
+    host, separator, port = address.removeprefix("ray://").rpartition(":")
+    if separator and port.isdecimal():
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
 
 
 def _environment(base: Path, output: Path | None) -> dict[str, Any]:

@@ -258,6 +258,7 @@ def _serialise(edge: Any, program: Program, plan: Plan, target: Target, file: An
         segment_alignment=target.lowering.alignment,
         memory_planning_pass=kv_planning_pass(kv) if kv else memory,
         run_reinplace_pass=kv is not None,
+        remove_view_copy=kv is None,  # a view refuses a base whose size varies
     )
     with fast_lowering(), plain_dim_orders():
         made = edge.to_executorch(config)

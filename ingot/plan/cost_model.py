@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections import Counter
 from dataclasses import dataclass, field
-from functools import cached_property
 
 from torch.fx import Node
 
@@ -19,7 +17,7 @@ from ingot.plan.solver_state import SolverState, activation_operands
 from ingot.plan.value_ranges import width
 from ingot.targets.base import DYNAMIC, Format
 
-# A token has at most the range of all data. Its noise is a fifth of the static one's on the encoders tried.
+# A token has at most the range of all data. This is an assumption, not a measurement; the simulation corrects it.
 TOKEN_NOISE = 0.5
 BYTES = {"int8": 1, "int16": 2, "float": 4}
 
@@ -37,7 +35,7 @@ class OpCosts:
         cost = self.state.target.cost
         moved = elements(node) + sum(elements(n) for n in operands(node) if is_float(n))
         time = cost.op + cost.multiply.get(precision, 1.0) * mac_count(node) + cost.byte * BYTES[precision] * moved
-        time += cost.weight_byte * self._weight_bytes(node, precision)
+        time += cost.weight_byte * _weight_bytes(node, precision)
         runs = self.state.target.kernels.ability(node).runs
         return time if precision in runs or precision != "float" else time + cost.boundary
 
@@ -48,7 +46,7 @@ class OpCosts:
         moved = BYTES["float"] * elements(node) + BYTES["int8"] * elements(x)
         return (
             cost.op + cost.multiply[DYNAMIC] * mac_count(node) + cost.byte * moved + quantize
-            + cost.weight_byte * self._weight_bytes(node, DYNAMIC)
+            + cost.weight_byte * _weight_bytes(node, DYNAMIC)
         )  # fmt: skip
 
     def dynamic_noise(self, node: Node) -> float:
@@ -119,22 +117,6 @@ class OpCosts:
             self._weight_noise[node] = weight_noise(node, self.state.target.numerics.weight, self.state)
         return self._weight_noise[node]
 
-    def _weight_bytes(self, node: Node, precision: str) -> float:
-        """Integer ops have int8 weights, whatever the precision of their activations."""
-        if weight_axis(node) is None:
-            return 0.0
-        weight = operands(node)[1]
-        uses = max(self._weight_uses[_address(weight)], 1)  # a recurrent net reads a weight at each step
-        return elements(weight) * (4 if precision == "float" else 1) / uses
-
-    @cached_property
-    def _weight_uses(self) -> Counter[int]:
-        """How many ops read each constant. Each has a node of its own, on the same memory."""
-        nodes = self.state.module.graph.nodes
-        return Counter(
-            _address(operands(n)[1]) for n in nodes if n.op == "call_function" and weight_axis(n) is not None
-        )
-
     def operand_noise(self, consumer: Node, operand: int, precision: str) -> float:
         """Output noise from quantizing a float value at one operand."""
         value = operands(consumer)[operand]
@@ -149,9 +131,11 @@ class OpCosts:
         return [(i, operands(node)[i]) for i in activation_operands(node)]
 
 
-def _address(weight: Node) -> int:
-    constant = constant_of(weight)
-    return 0 if constant is None else constant.data_ptr()
+def _weight_bytes(node: Node, precision: str) -> int:
+    """Integer ops have int8 weights, whatever the precision of their activations."""
+    if weight_axis(node) is None:
+        return 0
+    return elements(operands(node)[1]) * (4 if precision == "float" else 1)
 
 
 _mac_counts = ShapeCache[float]()

@@ -124,5 +124,9 @@ def test_shards_are_recorded_on_nodes(cluster: Any, tmp_path: Path, monkeypatch:
 
 
 def test_no_cluster(home: Path) -> None:
-    with pytest.raises(ingot.TargetError, match="no Ray cluster"):
-        ingot.sweep(write_fleet(home / "none", TWO_NETS), home / "none/out", ray="127.0.0.1:1")
+    """Told in seconds, with either form of an address."""
+    fleet, began = write_fleet(home / "none", TWO_NETS), time.monotonic()
+    for address in ("127.0.0.1:1", "ray://127.0.0.1:1"):
+        with pytest.raises(ingot.TargetError, match="no Ray cluster"):
+            ingot.sweep(fleet, home / "none/out", ray=address)
+    assert time.monotonic() - began < 20

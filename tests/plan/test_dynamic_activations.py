@@ -119,26 +119,3 @@ def test_an_edited_plan_with_an_unknown_dynamic_op_is_refused() -> None:
     program, plan, _ = planned()
     with pytest.raises(ingot.IngotError, match="at run time"):
         ingot.lower(program, replace(plan, dynamic=("no_such_op",)))
-
-
-def test_weights_read_at_each_step_count_once() -> None:
-    """A recurrent net's file holds one weight, however many steps read it."""
-    from ingot.plan.cost_model import OpCosts
-
-    torch.manual_seed(0)
-    batches = [(torch.randn(1, 6, 8),) for _ in range(4)]
-
-    class Last(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.net = nn.LSTM(8, 8, batch_first=True)
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.net(x)[0]
-
-    program = ingot.capture(Last().eval(), batches[0])
-    state: Any = type("State", (), {"module": program.module})()
-    aten_linear = torch.ops.aten.linear.default
-    costs, linears = OpCosts(state), [n for n in program.module.graph.nodes if n.target is aten_linear]
-    assert len(linears) > 2
-    assert sum(costs._weight_bytes(n, "int8") for n in linears) == pytest.approx(2 * 4 * 8 * 8)
