@@ -19,6 +19,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 # graph could hold. Everything else that returns no tensor is about shapes and dtypes.
 READS_VALUES = frozenset({"item", "tolist", "numpy", "__bool__", "__int__", "__float__", "__index__", "__array__"})
 
+# A constant of one element is a number in these: backends have kernels for `x + 3`, and rewrites look for it.
+ARITHMETIC = frozenset({"add", "sub", "mul", "div", "pow", "__add__", "__sub__", "__mul__", "__truediv__", "__pow__"})
+
 
 def with_static_operands(module: fx.GraphModule, example: tuple[Any, ...]) -> fx.GraphModule:
     """The same module, with a graph in place of every submodule that has a constant tensor among its operands."""
@@ -87,7 +90,10 @@ class _Recorder(TorchFunctionMode):
             if func.__name__ in READS_VALUES:
                 raise NotImplementedError(f"{func.__name__}() of an activation: the graph would depend on the data")
             return
-        node = self.graph.call_function(func, *tree_map(self.operand, (tuple(args), dict(kwargs))))
+        if func.__name__ in ARITHMETIC and not kwargs:
+            args = (args[0], *map(self._scalar, args[1:]))
+        first, rest = tree_map(self.operand, tuple(args[:1])), tree_map(self._number, (tuple(args[1:]), dict(kwargs)))
+        node = self.graph.call_function(func, first + rest[0], rest[1])
         if isinstance(made, Tensor):
             self._keep(made, node)
         else:
@@ -97,6 +103,16 @@ class _Recorder(TorchFunctionMode):
     def _keep(self, made: Any, node: fx.Node) -> None:
         self.kept.append(made)
         self.nodes[id(made)] = node
+
+    def _scalar(self, value: Any) -> Any:
+        single = isinstance(value, Tensor) and id(value) not in self.nodes and value.numel() == 1 and value.dim() <= 1
+        return value.item() if single and value.is_floating_point() else value
+
+    def _number(self, value: Any) -> Any:
+        """A single constant integer is a Python number: an axis that is a tensor has no value for torch.export."""
+        single = isinstance(value, Tensor) and id(value) not in self.nodes and value.dim() == 0
+        integer = single and not value.is_floating_point() and value.dtype is not torch.bool
+        return int(value) if integer else self.operand(value)
 
     def operand(self, value: Any) -> Any:
         """A node where the value is a tensor: of a call, or a constant of the module."""

@@ -25,6 +25,7 @@ BATCHES = 6
 IO, REFUSALS, VERIFICATION = "I/O types", "refusals", "verification"
 # A kernel that is wrong shows as an error. Recovery would move the op to the host and hide it.
 STRICT = {"recover": False}
+FLOAT = {"quantize": False}  # of a target without integer activations
 CATEGORIES = (NUMERICS, FUSIONS, MOVES, JOINS, IO, REFUSALS, VERIFICATION)
 Said = tuple[Verdict, str]
 
@@ -76,8 +77,8 @@ def _cast(
     made = torch.Generator().manual_seed(0)
     batches: list[Batch] = [(torch.rand(shape, generator=made) * 2 - 1,) for _ in range(BATCHES)]
     casting = api.cast(
-        net.eval(), batches[0], target=target.name, calibration=batches, recipe={**STRICT, **recipe},
-        on_mismatch=on_mismatch,
+        net.eval(), batches[0], target=target.name, calibration=batches, on_mismatch=on_mismatch,
+        recipe={**STRICT, **({} if target.numerics.formats else FLOAT), **recipe},
     )  # fmt: skip
     return casting, batches
 
@@ -112,8 +113,8 @@ def _integer_io(target: Target) -> Said:
 
 
 def _refusals(target: Target) -> Said:
-    """Every host op has a reason, and none is an op that `kernels.ability` promised to run as it was planned."""
-    casting, _ = _cast(target, _seeded(Mixed), ROWS)
+    """Every host op has a reason, and none was planned in integers because `kernels.ability` promised to run it so."""
+    casting, _ = _cast(target, _seeded(Mixed), ROWS, recover=True)  # an op on which its compiler fails is refused too
     wrong = [said for op in casting.host_ops if (said := _broken_promise(casting, op)) is not None]
     if wrong:
         return "failed", "; ".join(wrong)

@@ -151,10 +151,13 @@ def test_a_split_a_slice_and_a_resize_become_static(onnx: Any, tmp_path: Path) -
         node("Slice", ["a", "from", "to", "axes", "steps"], ["c"], "slice_1"),
         node("Resize", ["c", "", "scales"], ["d"], "resize_1", mode="nearest"),
         node("Resize", ["b", "", "scales"], ["e"], "resize_2", mode="nearest"),
-        node("Concat", ["d", "e"], ["y"], "concat_1", axis=1),
+        node("Concat", ["d", "e"], ["f"], "concat_1", axis=1),
+        node("Unsqueeze", ["f", "one"], ["g"], "unsqueeze_1"),
+        node("Squeeze", ["g", "one"], ["h"], "squeeze_1"),
+        node("Transpose", ["h"], ["y"], "transpose_1", perm=[0, 2, 3, 1]),
     ]
     weights = {
-        "halves": np.array([2, 2]), "from": np.array([1]), "to": np.array([2]), "axes": np.array([1]),
+        "one": np.array([1]), "halves": np.array([2, 2]), "from": np.array([1]), "to": np.array([2]), "axes": np.array([1]),
         "steps": np.array([1]), "scales": np.array([1, 1, 2, 2], np.float32),
     }  # fmt: skip
     file = written(onnx, tmp_path / "sizes.onnx", nodes, [1, 4, 3, 3], weights)
@@ -175,3 +178,12 @@ def test_numbers_read_from_an_activation_are_refused() -> None:
     x = torch.ones(3)
     with pytest.raises(NotImplementedError, match="of an activation"):
         recorded(Reads(), [x], (x, torch.zeros(1)), {})
+
+
+def test_a_constant_of_one_element_is_a_number(onnx: Any, tmp_path: Path) -> None:
+    """`x + [3.0]` is `x + 3.0`, for which backends have a kernel."""
+    nodes = [onnx.helper.make_node("Add", ["x", "three"], ["y"], "add_1")]
+    net = from_onnx(written(onnx, tmp_path / "add.onnx", nodes, [1, 4], {"three": np.array([3.0], np.float32)}))
+    exported = torch.export.export(net, (torch.zeros(1, 4),))
+    (add,) = [n for n in exported.graph.nodes if n.op == "call_function"]
+    assert add.args[1] == 3.0
