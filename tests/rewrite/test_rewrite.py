@@ -111,6 +111,7 @@ CASES = {
     "log of a softmax": ("log-softmax-as-difference", lambda x: x.log_softmax(1), (X4,), ()),
     "running sum": ("cumsum-as-matmul", lambda x: x.cumsum(1), (X3,), ()),
     "product and logarithm of a sum": ("products-by-halves", lambda x: x.prod(1, True) + x.logsumexp((1, 2), True) + x, (X3,), ()),
+    "average over more than the image": ("avg-pool-with-factors", lambda x: F.avg_pool2d(x, 2560, ceil_mode=True), (X4,), ()),
     "rounding": ("rounding-as-floor", lambda x: (x * 4).round() + x.trunc() + x.sign() + torch.div(x, 2, rounding_mode="floor"), (X3,), ()),
     "remainders": ("rounding-as-floor", lambda x: torch.remainder(x, 0.7) + torch.fmod(x, 1.3) + x.frac(), (X3,), ()),
     "angles": ("trigonometry-as-polynomials", lambda x: torch.atan2(x, x.flip(1)) + x.atan() + x.tanh().asin(), (X3,), ()),
