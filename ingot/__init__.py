@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from ingot.errors import MismatchError as MismatchError
     from ingot.errors import PlanError as PlanError
     from ingot.errors import TargetError as TargetError
+    from ingot.fleet.shards import record_shards as record_shards
     from ingot.fleet.sweep import SweepResult as SweepResult
     from ingot.fleet.sweep import sweep as sweep
     from ingot.goal.goal import Goal as Goal
@@ -108,6 +109,7 @@ _PUBLIC = {
         "PlanError",
         "TargetError",
     ),
+    "ingot.fleet.shards": ("record_shards",),
     "ingot.fleet.sweep": (
         "SweepResult",
         "sweep",

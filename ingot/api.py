@@ -226,15 +226,18 @@ def capture(model: Model, example_inputs: Batch | None = None, *, dynamic_shapes
 
 
 @_verb
-def record(program: Program, batches: Iterable[Batch], *, on_batch: Callable[[int], None] | None = None) -> Ranges:
+def record(
+    program: Program, batches: Iterable[Batch], *, on_batch: Callable[[int], None] | None = None, shard: int = 0
+) -> Ranges:
     """Calibrate: one float run over the batches, statistics per value, for every target and precision.
 
-    A program with state (a cache, a hidden state) sees the batches as a sequence, from the initial state on.
+    A program with state (a cache, a hidden state) sees the batches as a sequence, from the initial state on. Data in
+    several parts: record each with its number as `shard`, from 0, and join them with `Ranges.merge` in that order.
     """
     restore_state(program.module, program.state)
     flat = (program.flatten(b) for b in batches)
     try:
-        return record_module(program.module, flat, fingerprint=program.fingerprint, on_batch=on_batch)
+        return record_module(program.module, flat, fingerprint=program.fingerprint, on_batch=on_batch, shard=shard)
     finally:
         restore_state(program.module, program.state)
 

@@ -29,9 +29,11 @@ from ingot.calibrate.statistics import (
 )
 from ingot.capture.element_origin import joined_groups
 from ingot.core.fx import is_float, output_nodes, value_name
+from ingot.core.tensor_bytes import raw_bytes
 from ingot.errors import InputError
 
 SENSITIVITY_BATCHES = 1  # batches with a backward pass
+BATCHES_OF_A_SHARD = 1 << 20  # numbers of batches that are set aside for each shard; more of them repeat samples
 
 
 def record_module(
@@ -42,12 +44,14 @@ def record_module(
     on_batch: Callable[[int], None] | None = None,
     known: Ranges | None = None,
     reset: Callable[[], None] | None = None,
+    shard: int = 0,
 ) -> Ranges:
     """Run `module` on every batch, once and in order, and record its floating-point values.
 
-    Values in `known` keep their statistics and are not observed. `reset` is called before each batch.
+    Values in `known` keep their statistics and are not observed. `reset` is called before each batch. Shards of one
+    data set have numbers, so that each samples other elements; the first of them estimates the sensitivity.
     """
-    recorder = _Recorder(module, known.values if known else {})
+    recorder = _Recorder(module, known.values if known else {}, shard * BATCHES_OF_A_SHARD)
     for i, batch in enumerate(batches):
         if reset:
             reset()
@@ -114,9 +118,9 @@ class _Recorder:
     torch.fx.Interpreter is not used: its overhead is as large as that of the observation.
     """
 
-    def __init__(self, module: torch.fx.GraphModule, known: Mapping[str, Stats]):
+    def __init__(self, module: torch.fx.GraphModule, known: Mapping[str, Stats], first: int = 0):
         nodes = list(module.graph.nodes)
-        self.known = known
+        self.known, self.first = known, first  # the number of the first batch
         self.inputs = [n.name for n in nodes if n.op == "placeholder"]
         self.outputs, self.groups = output_nodes(module), _groups(module)
         self.sensitivity: list[Sensitivity] = []
@@ -153,7 +157,7 @@ class _Recorder:
 
     def _run(self, batch: tuple[Any, ...]) -> None:
         self.env, self.observed = {}, {}
-        tape = GradientTape(groups=self.groups) if self.batches < SENSITIVITY_BATCHES else None
+        tape = GradientTape(groups=self.groups) if self.first + self.batches < SENSITIVITY_BATCHES else None
         inputs = iter(batch)
         for n, dead in self.schedule:
             self.current_node = n.name
@@ -181,7 +185,7 @@ class _Recorder:
     def _observe(self, n: torch.fx.Node, t: Tensor) -> Observation:
         elements = flatten_dense(t)
         version = t._version
-        m = self._reuse_view(n, elements, version) or observe(elements, self.batches)
+        m = self._reuse_view(n, elements, version) or observe(elements, self.first + self.batches)
         self.observed[n] = (version, m)
         return m
 
@@ -265,5 +269,5 @@ def _samples(batch: tuple[Any, ...]) -> int:
 def _digest(value: Any) -> str:
     if not isinstance(value, Tensor):
         return repr(value)
-    data: Any = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+    data: Any = raw_bytes(value).numpy()
     return hashlib.blake2b(data, digest_size=16, person=b"ingot").hexdigest() + str(tuple(value.shape))

@@ -36,6 +36,7 @@ class Ranges:
     notes: tuple[str, ...] = ()
     constant_inputs: Mapping[str, str] = field(default_factory=dict)  # digests of inputs that are equal in all batches
     sensitivity: Mapping[str, float | tuple[float, ...]] = field(default_factory=dict)  # keys: see sensitivity.py
+    sensitivity_weight: int = field(default=1, compare=False)  # recordings that estimated it: `merge` weighs by it
     # Not saved: the first batches, and the statistics of values that a rewrite for a target created.
     cached_batches: tuple[tuple[Any, ...], ...] = field(default=(), repr=False, compare=False)
     rewritten: dict[str, Ranges] = field(default_factory=dict, repr=False, compare=False)
@@ -48,7 +49,7 @@ class Ranges:
 
     def to_json(self) -> str:
         """What `save` writes."""
-        fields = ("batches", "samples", "fingerprint", "notes", "constant_inputs", "sensitivity")
+        fields = ("batches", "samples", "fingerprint", "notes", "constant_inputs", "sensitivity", "sensitivity_weight")
         rest = {_JSON_KEYS.get(name, name): getattr(self, name) for name in fields}
         body = {"format": FORMAT, "version": VERSION, **rest, "values": _to_rows(self.values)}
         return json.dumps(body, separators=(",", ":"))
@@ -72,7 +73,8 @@ class Ranges:
             rest = {name: _of_type(body[_JSON_KEYS.get(name, name)], name) for name in fields}
             sensitivity = {k: _sensitivity(g) for k, g in body["sensitivity"].items()}
             notes = tuple(str(n) for n in _of_type(body["notes"], "notes"))
-            return cls(values, notes=notes, sensitivity=sensitivity, **rest)
+            weight = _of_type(body.get("sensitivity_weight", 1), "sensitivity_weight")
+            return cls(values, notes=notes, sensitivity=sensitivity, sensitivity_weight=weight, **rest)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
             why = f"a field is missing, has the wrong type or an impossible value ({first_sentence(e)})"
             raise _not_ranges(what, why) from e
@@ -84,12 +86,14 @@ class Ranges:
             raise InputError("the ranges belong to different programs", why=why, hint="record both on the same program")
         values = {n: _merge_stats(self.values.get(n), other.values.get(n)) for n in {**self.values, **other.values}}
         constant_inputs = {n: d for n, d in self.constant_inputs.items() if other.constant_inputs.get(n) == d}
-        sensitivity = mean_sensitivity([self.sensitivity, other.sensitivity])
+        weights = [r.sensitivity_weight if r.sensitivity else 0 for r in (self, other)]
+        sensitivity = mean_sensitivity([self.sensitivity, other.sensitivity], weights)
         batches, samples = self.batches + other.batches, self.samples + other.samples
         merged = build_ranges(values, batches, samples, self.fingerprint, constant_inputs, sensitivity)
         kept = dict.fromkeys(n for n in (*self.notes, *other.notes) if n.startswith(NO_GRADIENT))
         cached = _within_limits((*self.cached_batches, *other.cached_batches))
-        return replace(merged, notes=(*merged.notes, *kept), cached_batches=cached)
+        notes, weight = (*merged.notes, *kept), sum(weights) or 1
+        return replace(merged, notes=notes, cached_batches=cached, sensitivity_weight=weight)
 
 
 def _merge_stats(a: Stats | None, b: Stats | None) -> Stats:
@@ -110,19 +114,19 @@ def _within_limits(batches: Sequence[tuple[Any, ...]]) -> tuple[tuple[Any, ...],
     return tuple(kept)
 
 
-def mean_sensitivity(estimates: Sequence[Mapping[str, Any]]) -> Sensitivity:
+def mean_sensitivity(estimates: Sequence[Mapping[str, Any]], weights: Sequence[int] = ()) -> Sensitivity:
     """Mean per key over the probes that contain it, rounded to four digits: it is an estimate."""
-    by_key: dict[str, list[Any]] = {}
-    for estimate in estimates:
+    by_key: dict[str, list[tuple[Any, int]]] = {}
+    for estimate, weight in zip(estimates, weights or [1] * len(estimates), strict=True):
         for key, sensitivity in estimate.items():
-            by_key.setdefault(key, []).append(sensitivity)
-    return {key: _mean(by_key[key]) for key in sorted(by_key)}
+            by_key.setdefault(key, []).append((sensitivity, weight))
+    return {key: _mean(*zip(*by_key[key], strict=True)) for key in sorted(by_key)}
 
 
-def _mean(values: list[Any]) -> float | tuple[float, ...]:
+def _mean(values: tuple[Any, ...], weights: tuple[int, ...]) -> float | tuple[float, ...]:
     if isinstance(values[0], tuple):
-        return tuple(_mean(list(channel)) for channel in zip(*values, strict=True))  # type: ignore[misc]
-    return float(f"{sum(values) / len(values):.4g}")
+        return tuple(_mean(channel, weights) for channel in zip(*values, strict=True))  # type: ignore[misc]
+    return float(f"{sum(v * w for v, w in zip(values, weights, strict=True)) / sum(weights):.4g}")
 
 
 def build_ranges(
@@ -194,7 +198,10 @@ def _from_row(row: list[Any]) -> Stats:
     return made
 
 
-_TYPES: dict[str, type] = {"batches": int, "samples": int, "fingerprint": str, "constant_inputs": dict, "notes": list}
+_TYPES: dict[str, type] = {
+    "batches": int, "samples": int, "fingerprint": str, "constant_inputs": dict, "notes": list,
+    "sensitivity_weight": int,
+}  # fmt: skip
 
 
 def _of_type(value: Any, name: str) -> Any:

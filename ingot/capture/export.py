@@ -28,6 +28,7 @@ from ingot.capture.op_semantics import effect_of
 from ingot.capture.op_semantics.weighted_ops import is_random
 from ingot.core.fx import calls, constant_of, is_state, output_nodes, source_of
 from ingot.core.host_memory import evict_pages, gc_paused
+from ingot.core.tensor_bytes import raw_bytes
 from ingot.core.torch_modes import callers_dtype
 from ingot.errors import CaptureError, InputError, first_sentence
 from ingot.patches.decompose import decompose_per_op
@@ -77,7 +78,7 @@ def _sample(tensor: torch.Tensor | None) -> bytes:
     """A few thousand bytes of a constant, spread over it: another checkpoint differs in some of them."""
     if tensor is None or not tensor.numel():
         return b""
-    raw = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    raw = raw_bytes(tensor)
     found = bytes(raw[:: max(1, raw.numel() // 4096) | 1].tolist())
     evict_pages()  # all over it: every page was read
     return found
@@ -218,7 +219,18 @@ def _decomposed(exported: ExportedProgram, table: dict[Any, Any]) -> ExportedPro
     """Op by op where that is enough; composite ops by torch, which keeps some of their parts whole."""
     with lazy_codegen():
         alone = None if any(map(composite_ops.must_decompose, table)) else decompose_per_op(exported, table)
-    return exported.run_decompositions(table) if alone is None else alone
+    return _traced(exported, table) if alone is None else alone
+
+
+def _traced(exported: ExportedProgram, table: dict[Any, Any]) -> ExportedProgram:
+    """A decomposition of torch may itself write in place (affine_grid); then movement keeps the form it has."""
+    try:
+        return exported.run_decompositions(table)
+    except Exception:
+        required = composite_ops.required_decompositions(exported.graph)
+        if not table.keys() - required.keys():
+            raise
+        return exported.run_decompositions(required)
 
 
 def flat_module(exported: ExportedProgram) -> GraphModule:

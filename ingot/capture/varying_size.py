@@ -6,6 +6,7 @@ tokens or a multiple of it, and is left to be inferred. Any other number that di
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,10 @@ from ingot.errors import CaptureError
 VARYING = "ingot_varying_size"  # in meta["custom"]: a shape, and which of its dimensions varies
 INFERRED = {torch.ops.aten.view.default, torch.ops.aten.reshape.default, torch.ops.aten._unsafe_view.default}
 KEPT = {torch.ops.aten.expand.default}  # -1 there: as long as it is
+SAME_PLACE = {  # what rewrites insert between views: dimensions that keep their length keep their place
+    torch.ops.aten.slice.Tensor, torch.ops.aten.cat.default, torch.ops.aten.neg.default, torch.ops.aten.mul.Tensor,
+    torch.ops.aten.add.Tensor, torch.ops.aten.sub.Tensor, torch.ops.aten.linear.default,
+}  # fmt: skip
 
 
 def with_varying_size(largest: Program, other: Program) -> Program:
@@ -87,3 +92,52 @@ def _refused(node: Node, why: str) -> CaptureError:
         "the model cannot take any number of tokens", where=source_of(node) or node.name, why=f"{node.target}: {why}",
         hint="kv_cache='caller' fixes the number of tokens of each method",
     )  # fmt: skip
+
+
+# ---- ops that rewrites inserted ----
+
+
+def infer_inserted_sizes(module: GraphModule) -> None:
+    """view(x, [1, 4, 40, 8, 2]) -> view(x, [1, 4, -1, 8, 2]) where x, as captured, varies in that dimension."""
+    known = dict[Node, int]()
+    for node in module.graph.nodes:
+        at = _varying_dimension(node, known)
+        if at is None:
+            continue
+        known[node] = at
+        if node.target in INFERRED and VARYING not in (node.meta.get("custom") or {}):
+            shape = tuple(value_of(node).shape)
+            node.args = (node.args[0], [-1 if i == at else d for i, d in enumerate(shape)])
+            node.meta["custom"] = {**(node.meta.get("custom") or {}), VARYING: (shape, at)}
+    module.recompile()
+
+
+def _varying_dimension(node: Node, known: dict[Node, int]) -> int | None:
+    if node.op != "call_function" or not isinstance(node.meta.get("val"), torch.Tensor):
+        return None
+    shape = tuple(value_of(node).shape)
+    marked, at = (node.meta.get("custom") or {}).get(VARYING, (None, 0))
+    if marked == shape:
+        return int(at)
+    source = next((n for n in node.all_input_nodes if n in known), None)
+    return None if source is None else _carried(node, tuple(value_of(source).shape), known[source], shape)
+
+
+def _carried(node: Node, given: tuple[int, ...], at: int, shape: tuple[int, ...]) -> int | None:
+    """Where a dimension of an operand is in the result, for the ops that rewrites of views and slices insert."""
+    if node.target in INFERRED:
+        return _aligned(given, at, shape)
+    if node.target is torch.ops.aten.permute.default:
+        return [d % len(given) for d in node.args[1]].index(at)  # type: ignore[union-attr, operator]
+    same = len(given) == len(shape) and given[at] == shape[at] and node.target in SAME_PLACE
+    return at if same else None
+
+
+def _aligned(given: tuple[int, ...], at: int, shape: tuple[int, ...]) -> int | None:
+    """The dimension of a view that holds a dimension of its operand, possibly merged with its neighbours."""
+    before, after = math.prod(given[:at]), math.prod(given[at + 1 :])
+    for i, size in enumerate(shape):
+        inside = before % max(math.prod(shape[:i]), 1) == 0 and after % max(math.prod(shape[i + 1 :]), 1) == 0
+        if inside and size % given[at] == 0:
+            return i
+    return None

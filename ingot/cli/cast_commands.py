@@ -4,21 +4,25 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from ingot import api
+from ingot.calibrate.statistics import Ranges
+from ingot.capture.export import Program
 from ingot.cli.files import check_file, check_folder, read_plan
 from ingot.cli.goals import asked_goal
-from ingot.cli.inputs import asked_recipe, given, refuse_ignored_options
+from ingot.cli.inputs import asked_recipe, given, given_shards, refuse_ignored_options
 from ingot.cli.llm_commands import cast_hf
 from ingot.cli.output import OK, WRONG, Answer
 from ingot.config.recipe import recipe_from
 from ingot.core.atomic_file import atomic_write, write_folders
 from ingot.core.progress import Progress
+from ingot.data.named_inputs import Given
 from ingot.errors import GoalError, IngotError, InputError, MismatchError
+from ingot.fleet.shards import record_shards
 from ingot.plan.plan_data import Plan
 from ingot.result.casting import Casting
 from ingot.result.report.facts import facts_of, to_json
@@ -106,15 +110,26 @@ def casting_files(casting: Casting, options: argparse.Namespace) -> dict[str, by
 
 def record(options: argparse.Namespace) -> Answer:
     check_file(options.output)
-    data, progress = given(options), Progress(quiet=options.quiet)
+    if options.data is None:
+        refuse_ignored_options(options, "it is for shards", {"ray": "--ray", "processes": "--processes"})
+    elif options.calibrate is not None:
+        raise InputError("--calibrate would be ignored", why="--data names the data", hint="leave it out")
+    data, progress = given(options) if options.data is None else given_shards(options), Progress(quiet=options.quiet)
     with progress.step("capture"):
         program = api.capture(data.loaded.model, data.example, dynamic_shapes=data.loaded.dynamic_shapes)
     with progress.step("record") as tick:
-        ranges = api.record(program, data.calibration, on_batch=lambda n: tick(n, None))
+        ranges = _record(program, data, options, lambda n: tick(n, None))
     ranges.save(options.output)
     facts = {"file": str(options.output), "batches": ranges.batches, "values": len(ranges.values)}
     text = f"{facts['values']} values over {facts['batches']} batches, written to {options.output}"
     return OK, {**facts, "notes": list(ranges.notes)}, "" if options.quiet else "\n".join([text, *ranges.notes])
+
+
+def _record(program: Program, data: Given, options: argparse.Namespace, on_one: Callable[[int], None]) -> Ranges:
+    if options.data is None:
+        return api.record(program, data.calibration, on_batch=on_one)
+    how = {"ray": options.ray, "processes": options.processes or 1, "mean": options.mean, "std": options.std}
+    return record_shards(program, options.data, model=options.model, on_shard=on_one, **how)
 
 
 def plan(options: argparse.Namespace) -> Answer:

@@ -11,6 +11,7 @@ from ingot.cli.files import check_folder
 from ingot.cli.output import BROKEN, BUG, NOT_MET, OK, REFUSED, WRONG, Answer
 from ingot.errors import InputError
 from ingot.fleet.compare import compare_fleets, comparison_lines
+from ingot.fleet.mlflow_log import log_rows
 from ingot.fleet.progress_lines import SweepProgress, counts_line
 from ingot.fleet.rows import BUG as BUG_VERDICT
 from ingot.fleet.rows import NOT_MET as NOT_MET_VERDICT
@@ -36,6 +37,8 @@ def sweep_command(options: argparse.Namespace) -> Answer:
         fleet, options.fleet.parent, options.output, ray=options.ray, processes=options.processes, again=again,
         progress=SweepProgress(quiet=options.quiet),
     )  # fmt: skip
+    if options.mlflow is not None:
+        log_rows(made.rows, options.mlflow)
     if options.against is not None:
         return compare_fleet_folders(options.against, options.output)
     return _answer(made, options.quiet)
@@ -56,8 +59,9 @@ def _exit_code(counts: Counter[str]) -> int:
 
 
 def compare_fleet_folders(first: Path, second: Path, html: Path | None = None) -> Answer:
-    """Exit code 1 where something got worse."""
+    """Exit code 1 where something got worse, 4 where a cell was lost: nothing is known about it."""
     if html is not None:
         raise InputError("--html is for two castings", hint=f"open {second / 'index.html'}: it has the trends")
-    found: dict[str, Any] = compare_fleets(FleetStore(first).rows(), FleetStore(second).rows())
-    return REGRESSION if found["regressions"] else OK, found, "\n".join(comparison_lines(found))
+    found: dict[str, Any] = compare_fleets(FleetStore(first).last_rows(), FleetStore(second).last_rows())
+    code = REGRESSION if found["regressions"] else BROKEN if found["lost"] else OK
+    return code, found, "\n".join(comparison_lines(found))

@@ -15,6 +15,7 @@ from ingot.cli.tables import table
 from ingot.config.schema import recipe_schema
 from ingot.core.progress import Progress
 from ingot.errors import InputError
+from ingot.fleet.spec import fleet_schema
 from ingot.plan.plan_data import Plan
 from ingot.targets.registry import Availability
 
@@ -57,7 +58,7 @@ def _target_lines(target: Availability) -> Iterator[str]:
 
 
 def schema(options: argparse.Namespace) -> Answer:
-    text = recipe_schema()
+    text = fleet_schema() if options.of == "fleet" else recipe_schema()
     return OK, json.loads(text), text
 
 

@@ -21,6 +21,15 @@ def given(options: argparse.Namespace) -> Given:
     return given_inputs(names_of(options))
 
 
+def given_shards(options: argparse.Namespace) -> Given:
+    """The model. The data is read where it is recorded; its first shard only where build() gives no example."""
+    names = replace(names_of(options), mean=None, std=None)
+    try:
+        return given_inputs(names)
+    except InputError:
+        return given_inputs(replace(names, calibrate=options.data[0]))
+
+
 def names_of(options: argparse.Namespace) -> NamedInputs:
     """The options that name a model and its data."""
     return NamedInputs(

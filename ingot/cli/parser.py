@@ -50,6 +50,10 @@ def _cast(commands: Any) -> None:
 def _record(commands: Any) -> None:
     parser = _command(commands, "record", "calibrate only: statistics of every value, for all targets")
     _model_arguments(parser)
+    shards = "data in several parts, each as --calibrate takes it; the result is that of one pass"
+    parser.add_argument("--data", nargs="+", metavar="SHARD", help=shards)
+    parser.add_argument("--ray", metavar="ADDRESS", help="record shards on a Ray cluster: auto, or ray://host:port")
+    parser.add_argument("--processes", type=int, metavar="N", help="record so many shards at a time (default 1)")
     parser.add_argument("-o", "--output", type=Path, required=True, metavar="FILE", help="the ranges, as JSON")
 
 
@@ -92,6 +96,22 @@ def _report(commands: Any) -> None:
     parser.add_argument("-o", "--output", type=Path, metavar="FILE", help=where)
 
 
+def _export(commands: Any) -> None:
+    parser = _command(commands, "export", "a cast in the formats of other tools, from its folder")
+    parser.add_argument("folder", type=Path, help="the folder of a cast")
+    ops = "the kernels of the host, as YAML for ExecuTorch's selective build"
+    parser.add_argument("--op-list", metavar="FILE.yaml", help=ops)
+    parser.add_argument("--c-header", metavar="FILE.h", help="inputs and outputs for firmware: types, shapes, scales")
+    parser.add_argument("--c-prefix", metavar="NAME", help="of everything that --c-header defines (default: model)")
+    parser.add_argument("--bundle", metavar="FILE.bpte", help="the program with test vectors that a device checks")
+    record = "what ExecuTorch's Inspector needs to map an ETDump of the program to your lines"
+    parser.add_argument("--etrecord", metavar="FILE", help=record)
+    graph = "the graph with precisions, scales, errors and times, for Model Explorer"
+    parser.add_argument("--model-explorer", metavar="FILE.json", help=graph)
+    vectors = "inputs of --bundle: data.npz, data.npy, images or file.py:function (default: one batch of the check)"
+    parser.add_argument("--data", metavar="DATA", help=vectors)
+
+
 def _compare(commands: Any) -> None:
     parser = _command(commands, "compare", "two castings, or two fleets: delegates, size, error, time")
     parser.add_argument("first", type=Path, help="the folder of a cast, or of a sweep")
@@ -111,6 +131,7 @@ def _sweep(commands: Any) -> None:
     parser.add_argument("--again", default="", metavar="VERDICTS", help=again)
     against = "another fleet: compare with it when the sweep is done, exit 1 on a regression"
     parser.add_argument("--against", type=Path, metavar="DIR", help=against)
+    parser.add_argument("--mlflow", metavar="URI", help="log each new row as a run of MLflow: http://host:5000")
     parser.add_argument("--quiet", action="store_true", help="print errors only")
 
 
@@ -142,16 +163,49 @@ def _run(commands: Any) -> None:
 def _generate(commands: Any) -> None:
     parser = _command(commands, "generate", "text from the folder that `ingot cast --hf` wrote")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("prompt")
-    parser.add_argument("--tokens", type=int, default=64, help="how many at most (default 64)")
+    parser.add_argument("prompt", nargs="?")
+    parser.add_argument("--prompts", type=Path, metavar="FILE", help="several prompts instead, one per line")
+    _text_arguments(parser, 64)
+
+
+def _chat(commands: Any) -> None:
+    parser = _command(commands, "chat", "talk to a language model that `ingot cast --hf` wrote, by its chat template")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--system", default="", metavar="TEXT", help="the system message")
+    parser.add_argument("--message", action="append", metavar="TEXT", help="instead of stdin; several are allowed")
+    _text_arguments(parser, 256)
+
+
+def _text_arguments(parser: argparse.ArgumentParser, most: int) -> None:
+    many = f"how many tokens at most (default {most})"
+    parser.add_argument("--max-tokens", "--tokens", dest="tokens", type=int, default=most, metavar="N", help=many)
+    chosen = "0: always the most likely token (default); 0.7: random, likely ones more often"
+    parser.add_argument("--temperature", type=float, default=0.0, metavar="T", help=chosen)
+    fewest = "with a temperature: the fewest tokens whose probabilities add up to P"
+    parser.add_argument("--top-p", type=float, default=1.0, metavar="P", help=fewest)
+    relative = "with a temperature: tokens at least P times as likely as the most likely one"
+    parser.add_argument("--min-p", type=float, default=0.0, metavar="P", help=relative)
+    parser.add_argument("--repetition-penalty", type=float, default=1.0, metavar="R", help="1 has no effect; 1.1")
+    parser.add_argument("--seed", type=int, metavar="N", help="of the random choice; the same text again")
+    parser.add_argument(
+        "--stop", action="append", default=[], metavar="TEXT", help="ends the text; several are allowed"
+    )
 
 
 def _targets(commands: Any) -> None:
     _command(commands, "targets", "every target: what is installed, what is missing, how to install it")
 
 
+def _conformance(commands: Any) -> None:
+    parser = _command(commands, "conformance", "small nets that show what is wrong with a target, for its author")
+    parser.add_argument("target", help="its name, see `ingot targets`")
+    parser.add_argument("--quick", action="store_true", help="the most telling cases only")
+    parser.add_argument("--quiet", action="store_true", help="print errors only")
+
+
 def _schema(commands: Any) -> None:
-    _command(commands, "schema", "the JSON schema of recipes, for editors")
+    parser = _command(commands, "schema", "the JSON schema of recipes, or of fleet files, for editors")
+    parser.add_argument("of", nargs="?", choices=("recipe", "fleet"), default="recipe", help="default: recipe")
 
 
 def _demo(commands: Any) -> None:
@@ -160,8 +214,8 @@ def _demo(commands: Any) -> None:
 
 Verb = Callable[[Any], None]
 VERBS: tuple[Verb, ...] = (
-    _cast, _record, _plan, _lower, _why, _diff, _report, _compare, _sweep, _verify, _localize, _run, _generate,
-    _targets, _schema, _demo,
+    _cast, _record, _plan, _lower, _why, _diff, _report, _export, _compare, _sweep, _verify, _localize, _run,
+    _generate, _chat, _targets, _conformance, _schema, _demo,
 )  # fmt: skip
 
 
@@ -183,17 +237,18 @@ def _language_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hf", type=Path, metavar="DIR", help=folder)
     scheme = "8da4w (default with --hf), 8da8w, 4w on vulkan; more after commas: 8da4w,embedding_bits=4,group=64"
     parser.add_argument("--weights", metavar="SCHEME", help=scheme)
-    parser.add_argument("--context", type=int, metavar="TOKENS", help="with --hf: the longest text (default 256)")
+    longest = "with --hf: the longest text (default: what the model was trained on, at most 512)"
+    parser.add_argument("--context", type=int, metavar="TOKENS", help=longest)
     parser.add_argument(
         "--kv-cache",
         choices=("caller", "program"),
-        help="with --hf: who owns it; ExecuTorch's own runners load a program that does (default caller)",
+        help="with --hf: who owns it; ExecuTorch's own runners load a program that does (default on xnnpack)",
     )
     parser.add_argument("--text", type=Path, metavar="FILE", help="with --hf: representative text, to calibrate on")
 
 
 def _model_arguments(parser: argparse.ArgumentParser, optional: bool = False, data_option: str = "--calibrate") -> None:
-    what = "net.py:build, package.module:build or exported.pt2"
+    what = "net.py:build, package.module:build, exported.pt2 or model.onnx"
     parser.add_argument("model", nargs="?" if optional else None, help=what)
     _data_arguments(parser, data_option)
 

@@ -81,6 +81,8 @@ class Recipe:
     """How ranges come from histograms. auto: several estimators are tried on some batches; least noise wins."""
     correct_biases: bool = True
     """Bias correction: biases compensate the mean error of each channel, as measured on some batches."""
+    dynamic_activations: bool = True
+    """Ops may quantize their input at run time, token by token, where the target has such kernels."""
     noise_vs_latency: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = None
     """Share of the program's latency that halving the output noise may cost. None: 5 %, except that a target that is
     bought for its cycles spends none of them on wider integers."""

@@ -10,7 +10,7 @@ from ingot.config.tensor_specs import OneSpec, Specs
 from ingot.config.validation import checked
 from ingot.errors import InputError, nearest
 
-PRECISIONS = ("int8", "int16", "float")
+PRECISIONS = ("int8", "int16", "dynamic", "float")  # dynamic: a float op that quantizes its input at run time
 WEIGHTS = ("int8", "int4")
 SELECTORS = ("op", "type", "path", "name", "feeds")
 RANGE_METHODS = ("auto", "minmax", "percentile", "mse", "entropy")

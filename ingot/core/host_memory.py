@@ -17,6 +17,8 @@ from weakref import WeakSet
 
 import torch
 
+from ingot.core.tensor_bytes import raw_bytes
+
 ROWS_PER_CHUNK = 8192  # of a weight that are dequantized at a time: an LM head has one row per token of the vocabulary
 GC_ALLOCATIONS = 300_000  # new objects per collection: about one FX graph of a large model
 _mapped: WeakSet[mmap.mmap] = WeakSet()
@@ -77,7 +79,7 @@ def evict_pages() -> None:
 def _append_page_aligned(tensor: torch.Tensor, file: IO[bytes]) -> int:
     """Write the tensor at the next page boundary and return its offset. Kernels need less alignment than a page."""
     start = file.seek(-(-file.tell() // mmap.PAGESIZE) * mmap.PAGESIZE)
-    file.write(tensor.detach().flatten().view(torch.uint8).numpy().data)
+    file.write(raw_bytes(tensor).numpy().data)
     return start
 
 

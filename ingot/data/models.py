@@ -1,4 +1,4 @@
-"""Load a model by name: `net.py:build`, `package.module:build` or `exported.pt2`."""
+"""Load a model by name: `net.py:build`, `package.module:build`, `exported.pt2` or `model.onnx`."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 
 from ingot.data.checks import check_type
+from ingot.data.onnx_file import OnnxFile
 from ingot.data.user_batches import Batch, CheckedBatches
 from ingot.data.user_code import call_user_function, check_file_exists, resolve_object
 from ingot.errors import InputError, first_sentence
@@ -32,6 +33,8 @@ class LoadedModel:
     @property
     def input_names(self) -> tuple[str, ...]:
         """The parameters of forward. Arrays in an .npz file may use these names."""
+        if isinstance(self.model, OnnxFile):
+            return self.model.input_names
         if isinstance(self.model, ExportedProgram):
             return tuple(str(name) for name in self.model.graph_signature.user_inputs)
         return tuple(inspect.signature(self.model.forward).parameters)
@@ -44,7 +47,10 @@ class LoadedModel:
 
 
 def load_model(spec: str) -> LoadedModel:
-    """Load `net.py:build`, `package.module:build` or `file.pt2`."""
+    """Load `net.py:build`, `package.module:build`, `file.pt2` or `file.onnx`, which is converted once data is known."""
+    if spec.endswith(".onnx"):
+        file = OnnxFile(Path(spec))
+        return LoadedModel(file, file.example_inputs)
     if spec.endswith(".pt2"):
         program = _read_pt2(Path(spec))
         return LoadedModel(program, _exported_inputs(program, spec))

@@ -12,6 +12,8 @@ from torch.export import Dim
 
 from ingot.data.calibration import load_calibration
 from ingot.data.models import LoadedModel, load_model
+from ingot.data.onnx_file import OnnxFile
+from ingot.data.onnx_model import converted
 from ingot.data.user_batches import Batch
 from ingot.errors import InputError, nearest
 
@@ -53,12 +55,26 @@ def given_inputs(names: NamedInputs) -> Given:
     """Load what is named. Data is read when it is iterated."""
     loaded = load_model(names.model)
     if names.dynamic_shapes:
+        _refuse_open_onnx(loaded)
         loaded = replace(loaded, dynamic_shapes=dynamic_shapes(names.dynamic_shapes, loaded.input_names))
     _refuse_unused_scaling(names)
     chosen = named_data(names, loaded, names.calibrate)
     batches = loaded.calibration if chosen is None else chosen
-    validation = named_data(names, loaded, names.validation)
-    return Given(loaded, _example(names, loaded, batches), batches, validation, names.data_option)
+    validation, example = named_data(names, loaded, names.validation), _example(names, loaded, batches)
+    return Given(_as_torch(loaded, example, batches), example, batches, validation, names.data_option)
+
+
+def _as_torch(loaded: LoadedModel, example: Batch, batches: Iterable[Batch] | None) -> LoadedModel:
+    """An ONNX file is converted at the shapes of its data, and compared on it."""
+    if not isinstance(loaded.model, OnnxFile):
+        return loaded
+    return replace(loaded, model=converted(loaded.model, example, [example] if batches is None else batches))
+
+
+def _refuse_open_onnx(loaded: LoadedModel) -> None:
+    if isinstance(loaded.model, OnnxFile):
+        what, hint = "--dynamic-shapes is not for ONNX files", "cast once for each shape, or cast the torch model"
+        raise InputError(what, where=str(loaded.model.path), why="they are converted at one shape", hint=hint)
 
 
 def _example(names: NamedInputs, loaded: LoadedModel, batches: Iterable[Batch] | None) -> Batch:

@@ -41,6 +41,7 @@ def compare_fleets(first: Sequence[Row], second: Sequence[Row]) -> dict[str, Any
         "cells": len(old.keys() & new.keys()),
         "regressions": sum(c["trend"] == "worse" for c in changes),
         "changes": changes,
+        "lost": sorted(n for n in old.keys() & new.keys() if new[n]["verdict"] == LOST != old[n]["verdict"]),
         "gone": sorted(old.keys() - new.keys()),
         "added": sorted(new.keys() - old.keys()),
         "versions": _versions(first, second),
@@ -52,7 +53,7 @@ def _name(row: Row) -> str:
 
 
 def _changes(name: str, a: Row, b: Row) -> Iterator[dict[str, Any]]:
-    if LOST in (a["verdict"], b["verdict"]):  # nothing is known about the cell
+    if LOST in (a["verdict"], b["verdict"]):  # nothing is known about the cell; `compare_fleets` names it
         return
     if a["verdict"] != b["verdict"]:
         worse = VERDICTS.index(b["verdict"]) > VERDICTS.index(a["verdict"])
@@ -93,9 +94,10 @@ def comparison_lines(found: dict[str, Any]) -> Iterator[str]:
     for c in found["changes"]:
         why = f" ({c['why']})" if c["why"] else ""
         yield f"{c['trend']:7} {c['cell']}: {c['what']} {_shown(c['first'])} -> {_shown(c['second'])}{why}"
-    for kind in ("gone", "added"):
+    for kind in ("lost", "gone", "added"):
         yield from (f"{kind:7} {name}" for name in found[kind])
-    yield f"{found['cells']} cells compared, {found['regressions']} regressions"
+    lost = f", {len(found['lost'])} lost: sweep again" if found["lost"] else ""
+    yield f"{found['cells']} cells compared, {found['regressions']} regressions{lost}"
 
 
 def _shown(value: Any) -> str:

@@ -41,7 +41,7 @@ class LocalEngine:
     """So many processes at a time on this machine."""
 
     def __init__(self, processes: int):
-        self.processes, self.server = processes, ForkServer.start()
+        self.processes, self.server = processes, ForkServer.start(processes)
         self.threads = ThreadPoolExecutor(processes)
         self.futures: dict[Future[JobResult], Task] = {}
 

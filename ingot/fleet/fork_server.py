@@ -6,6 +6,7 @@ server kills its children and ends too.
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import signal
@@ -50,12 +51,13 @@ class ForkServer:
     next: int = 0
 
     @classmethod
-    def start(cls) -> ForkServer:
+    def start(cls, at_a_time: int = 1) -> ForkServer:
+        """For so many jobs at a time: they share the cores."""
         ours, theirs = socket.socketpair()
         with theirs:
             command = [sys.executable, "-m", "ingot.fleet.fork_server_main", str(theirs.fileno())]
             process = subprocess.Popen(
-                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=_environment()
+                command, pass_fds=[theirs.fileno()], stdin=subprocess.DEVNULL, env=_environment(at_a_time)
             )
         return cls(process, Connection(ours.detach()), tempfile.TemporaryDirectory(prefix="ingot-fleet-"))
 
@@ -75,10 +77,12 @@ class ForkServer:
 
     def _run(self, job: Job, prepared: Path | None, timeout: float) -> JobResult:
         with tempfile.TemporaryDirectory(dir=self.scratch.name) as name:
-            folder, deadline, expired = Path(name), time.monotonic() + timeout, False
+            folder, deadline, expired = Path(name), math.inf, False
             number = self._send(job, prepared, folder)
             while (code := self._ended(number)) is None:
                 time.sleep(POLL_SECONDS)
+                if number in self.pids:  # it has started: the imports of the server are not its time
+                    deadline = min(deadline, time.monotonic() + timeout)
                 if time.monotonic() > deadline and not expired:
                     expired = self._kill(number)
             return _result(folder, code, timeout if expired else None)
@@ -109,10 +113,11 @@ class ForkServer:
         return True
 
 
-def _environment() -> Mapping[str, str]:
-    """The packages that this process finds, the server finds too."""
-    paths = [p for p in sys.path if p]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+def _environment(at_a_time: int) -> Mapping[str, str]:
+    """The packages that this process finds, the server finds too. Threads that the user asked for are kept."""
+    paths, cores = [p for p in sys.path if p], os.cpu_count() or 1
+    threads = {"OMP_NUM_THREADS": str(max(1, cores // at_a_time))} if at_a_time > 1 else {}
+    return {**threads, **os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def _result(folder: Path, code: int, expired_after: float | None) -> JobResult:

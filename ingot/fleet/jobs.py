@@ -1,4 +1,4 @@
-"""The two jobs of a sweep, each in a process of its own: prepare a model, cast a cell. They give files by name."""
+"""Jobs, each in a process of its own: prepare a model, cast a cell, record a shard. They give files by name."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import traceback
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ingot.fleet.opened_files import OpenedFiles
 from ingot.fleet.rows import BUG, Cell, Row, casting_row, error_row
 from ingot.fleet.spec import FleetGoal, FleetModel
+
+if TYPE_CHECKING:
+    from ingot.fleet.shard_statistics import Shard
 
 ROW = "row.json"
 Files = dict[str, bytes]
@@ -41,16 +44,27 @@ class CellJob:
     measure: bool = False
 
 
-Job = PrepareJob | CellJob
+@dataclass(frozen=True)
+class ShardJob:
+    """Record one part of the calibration data of a program."""
+
+    shard: Shard
+    fingerprint: str
+    folder: str
+    model: str | None = None  # whose module registers ops
+
+
+Job = PrepareJob | CellJob | ShardJob
 
 
 def execute_job(job: Job, prepared: Path | None) -> Files:
-    """`prepared` is the folder of the model, for a cell."""
+    """`prepared` is the folder of the model, for a cell and a shard."""
     if isinstance(job, PrepareJob):
         return run_prepare(job)
     if prepared is None:
-        raise ValueError("a cell needs a prepared model")
-    return run_cell(job, lambda name: (prepared / name).read_bytes())
+        raise ValueError("the job needs a prepared model")
+    run: Any = run_cell if isinstance(job, CellJob) else run_shard
+    return dict(run(job, lambda name: (prepared / name).read_bytes()))
 
 
 def run_prepare(job: PrepareJob) -> Files:
@@ -80,6 +94,18 @@ def run_cell(job: CellJob, read: Callable[[str], bytes]) -> Files:
     files = _answered(work, job.folder)
     more = {"seconds": time.perf_counter() - started, "peak_memory_bytes": peak_bytes()}
     return {**files, ROW: json.dumps({**json.loads(files[ROW]), **more}).encode()}
+
+
+def run_shard(job: ShardJob, read: Callable[[str], bytes]) -> Files:
+    """The statistics, and the first batches."""
+
+    def work() -> Files:
+        from ingot.fleet.prepared_model import load_program
+        from ingot.fleet.shard_statistics import shard_files
+
+        return shard_files(load_program(read, job.model), job.fingerprint, job.shard)
+
+    return _answered(work, job.folder)
 
 
 def _answered(work: Callable[[], Files], folder: str) -> Files:

@@ -19,6 +19,7 @@ from ingot.capture.export import Program
 from ingot.capture.inputs import Batch, Inputs, call_of
 from ingot.config.recipe import Recipe
 from ingot.core.progress import Silent, Steps
+from ingot.core.tensor_bytes import raw_bytes
 from ingot.data.named_inputs import Given, given_inputs
 from ingot.data.user_code import resolve_object
 from ingot.errors import CaptureError, InputError, first_sentence
@@ -63,13 +64,17 @@ def prepare_model(model: FleetModel) -> dict[str, bytes]:
 
 def load_prepared(read: Callable[[str], bytes], model: FleetModel) -> PreparedModel:
     """What `prepare_model` made. The user's module is imported first: it may register ops."""
-    if not model.model.endswith(".pt2"):
-        resolve_object(model.model, lambda _: True)
-    program = api.capture(_loaded_program(read(EXPORTED)))
+    program = load_program(read, model.model)
     stored = torch.load(io.BytesIO(read(BATCHES)), weights_only=True)
     ranges = replace(_ranges(read(RANGES)), cached_batches=tuple(tuple(b) for b in stored["cached"]))
     batches: list[Batch] = [Inputs(*args, **kwargs) for args, kwargs in stored["check"]]
     return PreparedModel(program, ranges, CheckData(batches, stored["source"]))
+
+
+def load_program(read: Callable[[str], bytes], model: str | None) -> Program:
+    if model is not None and not model.endswith(".pt2"):
+        resolve_object(model, lambda _: True)
+    return api.capture(_loaded_program(read(EXPORTED)))
 
 
 def content_of(files: Files) -> str:
@@ -81,11 +86,16 @@ def _saved_program(given: Given) -> bytes:
     program = api.capture(given.loaded.model, given.example, dynamic_shapes=given.loaded.dynamic_shapes)
     if program.exported is None:
         raise CaptureError("the exported program cannot be kept", why="it has several methods", hint="cast it alone")
+    return program_bytes(program.exported)
+
+
+def program_bytes(exported: ExportedProgram) -> bytes:
+    """For another process, or another machine."""
     buffer = io.BytesIO()
     try:
-        torch.export.save(program.exported, buffer)
+        torch.export.save(exported, buffer)
     except Exception as e:
-        hint = "a sweep hands the exported program from process to process; cast this model with `ingot cast`"
+        hint = "the exported program is handed from process to process; use `ingot cast` on one machine"
         raise CaptureError("the exported program cannot be saved", why=first_sentence(e), hint=hint) from e
     return buffer.getvalue()
 
@@ -121,10 +131,5 @@ def _content(program: Program, files: Files) -> str:
     leaves = torch.utils._pytree.tree_leaves(stored["check"])
     for tensor in (*constants.values(), *(x for x in leaves if isinstance(x, torch.Tensor))):
         digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(_bytes(tensor))
+        digest.update(raw_bytes(tensor).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _bytes(tensor: torch.Tensor) -> bytes:
-    flat = tensor.detach().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""

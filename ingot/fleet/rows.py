@@ -35,7 +35,12 @@ class Cell:
 
     @property
     def path(self) -> str:
-        return f"cells/{self.model}/{self.target}/{self.recipe}"
+        return cell_path(asdict(self))
+
+
+def cell_path(row: Mapping[str, Any]) -> str:
+    """Of a row, or of a cell as a dict: its folder in that of the fleet."""
+    return f"cells/{row['model']}/{row['target']}/{row['recipe']}"
 
 
 def casting_row(casting: Casting) -> Row:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from ingot.config.recipe import read_toml
+from ingot.config.schema import schema_of
 from ingot.config.validation import checked, parsed
 from ingot.data.named_inputs import NamedInputs
-from ingot.errors import InputError
+from ingot.errors import InputError, TargetError, nearest
 
 NAME = re.compile(r"[\w.+-]+$")  # names are folders
 
@@ -80,16 +81,31 @@ class Fleet:
         for name in (*self.models, *self.recipes, *self.targets):
             if not NAME.match(name):
                 raise InputError(f"'{name}' cannot name a folder", hint="letters, digits, '.', '-', '+' and '_'")
-        unknown = {r for m in self.models.values() for r in m.recipes or () if r not in self.recipes}
-        if unknown or not self.models or not self.targets:
-            what = f"no recipe '{min(unknown)}'" if unknown else "a fleet needs targets and models"
-            raise InputError(what, hint='targets = ["xnnpack"], then [models.NAME] with model = "net.py:build"')
+        if not self.models or not self.targets or not self.recipes:
+            hint = 'targets = ["xnnpack"], then [models.NAME] with model = "net.py:build"'
+            raise InputError("a fleet needs targets, models and recipes", hint=hint)
+        for name, model in self.models.items():
+            for unknown in (r for r in model.recipes or () if r not in self.recipes):
+                what = f"models.{name} asks for a recipe '{unknown}' that the fleet does not have"
+                raise InputError(what, hint=nearest(unknown, self.recipes))
 
     def cells(self) -> Iterator[tuple[str, str, str]]:
         """Model, target and recipe of each cell."""
         for name, model in self.models.items():
             for target in model.targets or self.targets:
                 yield from ((name, target, recipe) for recipe in model.recipes or self.recipes)
+
+
+def fleet_schema() -> str:
+    """Of a fleet file, for editors."""
+    return schema_of(Fleet, "Ingot fleet")
+
+
+def check_targets(fleet: Fleet, known: Collection[str]) -> None:
+    """A misspelt target is told before the first cell, not after the last."""
+    names = [*fleet.targets, *(t for m in fleet.models.values() for t in m.targets or ())]
+    for name in (n for n in names if n not in known):
+        raise TargetError(f"unknown target '{name}' in the fleet", hint=nearest(name, known))
 
 
 def read_fleet(path: Path) -> Fleet:

@@ -13,7 +13,7 @@ from ingot.core.atomic_file import atomic_write, write_folders
 from ingot.errors import InputError
 from ingot.fleet.jobs import ROW
 from ingot.fleet.opened_files import all_unchanged
-from ingot.fleet.rows import AGAIN, Cell, Row, full_row
+from ingot.fleet.rows import AGAIN, Cell, Row, cell_path, full_row
 from ingot.result.report.text import json_ready
 
 FLEET, HISTORY = "fleet.json", "history"
@@ -62,11 +62,15 @@ class FleetStore:
             f.write(json.dumps(facts, indent=1).encode())
         return facts
 
-    def rows(self, cells: list[Cell] | None = None) -> list[Row]:
-        """Of these cells, or of all that the folder holds."""
-        wanted = None if cells is None else {c.path for c in cells}
+    def rows(self) -> list[Row]:
+        """Of all cells that the folder holds."""
         found = (read_json(p) for p in sorted(self.root.glob(f"cells/*/*/*/{ROW}")))
-        return [r for r in found if r and (wanted is None or Cell(r["model"], r["target"], r["recipe"]).path in wanted)]
+        return [r for r in found if r]
+
+    def last_rows(self) -> list[Row]:
+        """Of the cells of the last sweep that ended: a model that was taken out of the fleet file has none."""
+        swept = {cell_path(c) for c in (read_json(self.root / FLEET) or {}).get("cells", ())}
+        return [r for r in self.rows() if cell_path(r) in swept]
 
     def end_sweep(self, rows: list[Row], cells: list[Cell], started: str) -> None:
         """What this sweep showed, for the trends over sweeps."""

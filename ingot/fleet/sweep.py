@@ -23,9 +23,10 @@ from ingot.fleet.opened_files import digest_of
 from ingot.fleet.page import write_page
 from ingot.fleet.progress_lines import SweepProgress
 from ingot.fleet.rows import Cell, Row, error_row
-from ingot.fleet.spec import Fleet, FleetModel, Resources, fleet_from, read_fleet
+from ingot.fleet.spec import Fleet, FleetModel, Resources, check_targets, fleet_from, read_fleet
 from ingot.fleet.store import FleetStore
 from ingot.result.saved import recipe_data
+from ingot.targets.registry import known_targets
 
 
 @dataclass(frozen=True)
@@ -78,9 +79,13 @@ class Sweep:
     def _ended(self, task: Task, result: JobResult) -> None:
         if isinstance(task.job, PrepareJob):
             return self._prepared(task.job.name, result)
+        if isinstance(task.job, CellJob):
+            self._cast(task.job.cell, result)
+
+    def _cast(self, cell: Cell, result: JobResult) -> None:
         self.computed += 1
         row = result.failure if result.files is None else json.loads(result.files[ROW])
-        self._write(task.job.cell, row or {}, result.files or {}, result.log)
+        self._write(cell, row or {}, result.files or {}, result.log)
 
     def _prepared(self, name: str, result: JobResult) -> None:
         """A model that cannot be prepared is the row of each of its cells."""
@@ -164,8 +169,9 @@ def sweep_fleet(
     again: Collection[str] = (), progress: SweepProgress | None = None,
 ) -> SweepResult:  # fmt: skip
     """Cast what is not done; the folder has a row for each cell, and a page."""
+    check_targets(fleet, known_targets())
     started = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    engine = LocalEngine(processes) if ray is None else _ray_engine(ray, base.resolve())
+    engine = LocalEngine(processes) if ray is None else _ray_engine(ray, base.resolve(), output)
     work = Sweep(fleet, base.resolve(), FleetStore(output), engine, progress or SweepProgress(quiet=True), again)
     try:
         work.run()
@@ -177,10 +183,10 @@ def sweep_fleet(
     return SweepResult(work.rows, work.computed, output)
 
 
-def _ray_engine(address: str, base: Path) -> Engine:
+def _ray_engine(address: str, base: Path, output: Path) -> Engine:
     from ingot.fleet.ray_engine import RayEngine
 
-    return RayEngine(address, base)
+    return RayEngine(address, base, output)
 
 
 def _asked(model: FleetModel) -> str:

@@ -21,6 +21,7 @@ from ingot.verify.metrics import sqnr
 FLOAT_DB = 60.0  # SQNR of the logits of each position. Rounding in float32 leaves 90 dB and more.
 CHECK_TOKENS = 80  # of the sample: two full chunks of a prompt, a partial chunk, and single tokens
 CHECK_SINGLES = 8  # tokens that are checked one after the other
+LAST_SINGLES = 2  # tokens at the end of the context
 
 
 def check_decoder(decoder: Decoder, tokens: Sequence[int], chunk: int) -> None:
@@ -51,7 +52,24 @@ def check_runner_decoder(decoder: RunnerDecoder, tokens: Sequence[int], chunk: i
         for cache in text.cache:
             cache.normal_()
         made = torch.cat([_text_in_words(decoder, text, p) for p in (*parts, *([t] for t in sample[prompt:]))])
-    _refuse_difference(decoder, wanted, made, f"a prompt of {prompt} tokens in chunks of {chunk}, then token by token")
+        how = f"a prompt of {prompt} tokens in chunks of {chunk}, then token by token"
+        _refuse_difference(decoder, wanted, made, how)
+        _check_last_positions(decoder, repeated(tokens, decoder.context), text)
+
+
+def repeated(tokens: Sequence[int], many: int) -> list[int]:
+    return [tokens[i % len(tokens)] for i in range(many)]
+
+
+def _check_last_positions(decoder: RunnerDecoder, filled: list[int], text: RunnerText) -> None:
+    """The text begins again, as after the reset of a runner: rows of the first one are still there."""
+    prompt, text.position = max(decoder.context - LAST_SINGLES, 1), 0
+    ids = torch.tensor([filled])
+    logits = decoder.model(input_ids=ids, use_cache=False, logits_to_keep=LAST_SINGLES + 1).logits[0]
+    wanted = logits[-LAST_SINGLES - 1 :]  # some models return all
+    text.step = decoder
+    made = torch.cat([_text_in_words(decoder, text, p) for p in (filled[:prompt], *([t] for t in filled[prompt:]))])
+    _refuse_difference(decoder, wanted, made, f"a text of {decoder.context} tokens, the last ones token by token")
 
 
 def _text_in_words(decoder: RunnerDecoder, text: RunnerText, part: list[int]) -> Tensor:

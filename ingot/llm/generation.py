@@ -6,7 +6,7 @@ import json
 import resource
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -132,9 +132,14 @@ def _saved_digests(folder: Path) -> dict[str, str]:
     return parsed_json(_Digests, (folder / RECORDS).read_bytes(), RECORDS).digests
 
 
+def check_saved(folder: Path) -> None:
+    """A program runs in this process, which a damaged one can crash."""
+    check_digest(folder / PTE, _saved_digests(folder))
+
+
 def open_session(folder: Path) -> DecoderSession:
     spec = DecoderSpec.from_folder(folder)
-    check_digest(folder / PTE, _saved_digests(folder))  # it runs in this process, which a damaged program can crash
+    check_saved(folder)
     try:
         program, method = load_method(folder / PTE, "forward")
     except Exception as e:
@@ -154,6 +159,10 @@ class GenerationSpeed:
     @property
     def tokens_per_second(self) -> float:
         return (self.made - 1) / self.made_seconds if self.made_seconds and self.made > 1 else 0.0
+
+    @property
+    def prompt_tokens_per_second(self) -> float:
+        return self.prompt / self.prompt_seconds if self.prompt_seconds else 0.0
 
 
 class TokenTimer:
@@ -179,21 +188,28 @@ def peak_memory() -> str:
     return f"{peak / (1024 if sys.platform != 'darwin' else 1024**2):.0f} MB"
 
 
-def generate_tokens(session: DecoderSession, prompt: list[int], most: int) -> Iterator[int]:
-    """Greedy decoding: always the most likely token."""
+def most_likely(logits: Tensor) -> int:
+    return int(logits.argmax())
+
+
+def generate_tokens(
+    session: DecoderSession, prompt: list[int], most: int, choose: Callable[[Tensor], int] = most_likely
+) -> Iterator[int]:
+    """Tokens after a prompt, of which the session may know the beginning; greedy by default."""
     if not prompt:
         raise InputError("the prompt has no tokens", hint="give some text")
     if len(prompt) > session.spec.context:
         why = f"it has {len(prompt)} tokens, the context is {session.spec.context}"
         hint = "shorten it, or cast with a larger --context"
         raise InputError("the prompt is longer than the context", why=why, hint=hint)
-    logits = session.prefill(prompt)
-    for _ in range(min(most, session.spec.context - len(prompt))):
-        token = int(logits.argmax())
+    logits = session.prefill(prompt[session.position :])
+    for left in range(min(most, session.spec.context - len(prompt)), 0, -1):
+        token = choose(logits)
         if token in session.spec.stops:
             return
         yield token
-        logits = session.decode(token)
+        if left > 1:  # nobody reads the logits after the last token
+            logits = session.decode(token)
 
 
 def generate_timed(session: DecoderSession, prompt: list[int], most: int) -> tuple[list[int], GenerationSpeed]:

@@ -37,16 +37,19 @@ class RunnerDecoder(Decoder):
         step = PrefixStep(positions, columns, self.heads, dict(zip(self._windows, self._by_layer(rows), strict=True)))
         masks = {window: step.mask(window) for window in self.windows}
         step.masks = {layer: masks[window] for layer, window in self._windows.items()}
+        kept = list[bool]()  # whether the rows of the last token were kept before the head
         with self._patched_model(step), ExitStack() as stack:
             if last:
-                stack.enter_context(_last_row(self.model.base_model, step.last))
+                stack.enter_context(_last_row(self.model.base_model, step.last, kept))
             made = self.model(
                 input_ids=tokens,
                 position_ids=positions[None],
                 attention_mask=masks[self.windows[0]][None],  # four dimensions: transformers makes no mask of its own
                 past_key_values=step,
             )
-        return made.logits[0], *(t for layer in self._windows for t in step.new[layer])
+        # Some heads call another module than the base model, so that all tokens have logits.
+        logits = made.logits if kept or not last else torch.bmm(step.last, made.logits)
+        return logits[0], *(t for layer in self._windows for t in step.new[layer])
 
     def _by_layer(self, rows: tuple[Tensor, ...]) -> Iterator[tuple[tuple[Tensor, ...], tuple[Tensor, ...]]]:
         many = self.heads.many
@@ -83,11 +86,12 @@ class RunnerText:
 
 
 @contextmanager
-def _last_row(body: nn.Module, last: Tensor) -> Iterator[None]:
+def _last_row(body: nn.Module, last: Tensor, kept: list[bool]) -> Iterator[None]:
     """Its hidden states of the last token alone: a one-hot product, since the place of that token varies."""
 
     def keep_last(_: nn.Module, __: Any, made: Any) -> Any:
         made.last_hidden_state = torch.bmm(last, made.last_hidden_state)
+        kept.append(True)
         return made
 
     hook = body.register_forward_hook(keep_last)

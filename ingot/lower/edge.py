@@ -29,6 +29,7 @@ from ingot.lower.no_kernel_error import no_kernel_error
 from ingot.lower.opaque_ops import opaque_ops, restore_edge_ops
 from ingot.lower.partition_report import (
     collect_refusals,
+    delegate_payloads,
     delegates_of,
     host_op_values,
     host_ops_of,
@@ -60,6 +61,7 @@ class LoweredMethod:
     host_ops: tuple[HostOp, ...]
     io: ProgramIO
     host_op_values: Mapping[str, str]  # by name of a host op: the value that it computes
+    notes: tuple[str, ...] = ()  # of the target's audit of its delegates
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,28 @@ def edge_program(program: Program, quantized: GraphModule, plan: Plan, target: T
     return found
 
 
+@dataclass(frozen=True)
+class LoweringRecord:
+    """A program that was lowered with ExecuTorch's own record of it."""
+
+    pte: bytes
+    etrecord: Any  # executorch.devtools.etrecord.ETRecord
+    payloads: tuple[bytes, ...]  # of the delegates, in the order of their calls
+
+
+def record_lowering(program: Program, quantized: GraphModule, plan: Plan, target: Target) -> LoweringRecord:
+    """Lower once more, and keep the exported and the edge program with their debug handles."""
+    with opaque_ops() as make_opaque, collect_refusals():
+        exported = {MAIN_METHOD: _export_method(program, quantized, plan, target, make_opaque)}
+        channels_last = [n.name in plan.channels_last for n in output_nodes(program.module)]
+        work: Any = lambda: _to_edge(exported, target, channels_last, record=True)  # noqa: E731
+        edge, _ = _backend_stage("partition", target, work)
+    payloads = delegate_payloads(edge.exported_program(MAIN_METHOD).graph_module)
+    file = io.BytesIO()
+    made = _backend_stage("serialise", target, lambda: _serialise(edge, program, plan, target, file))
+    return LoweringRecord(file.getvalue(), made.get_etrecord(), payloads)
+
+
 def _export_method(program: Program, quantized: GraphModule, plan: Plan, target: Target, make_opaque: Any) -> Any:
     whole = backend_copy(program, with_integer_io(quantized, plan), plan, target)
     make_opaque(
@@ -138,7 +162,8 @@ def _lowered_method(
 ) -> LoweredMethod:
     graph = lowered.graph_module
     delegates, host_ops = delegates_of(graph, files), host_ops_of(graph, target, reasons)
-    return LoweredMethod(delegates, host_ops, _program_io(program, plan, lowered), host_op_values(graph))
+    notes = target.lowering.audit(graph)
+    return LoweredMethod(delegates, host_ops, _program_io(program, plan, lowered), host_op_values(graph), notes)
 
 
 def _with_kv_buffers(
@@ -190,8 +215,9 @@ def _to_edge(
     target: Target,
     channels_last: list[bool],
     constants: dict[str, Any] | None = None,
+    record: bool = False,
 ) -> Any:
-    """The edge program, and by method the files of each delegate."""
+    """The edge program, and by method the files of each delegate. With `record` it carries an ETRecord."""
     from executorch.exir import EdgeCompileConfig, to_edge_transform_and_lower
 
     config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=False)
@@ -200,7 +226,7 @@ def _to_edge(
         passes += [infer_one_size] if any(e.range_constraints for e in exported.values()) else []
         passes += [infer_varying_size] if constants else []
         each = {name: target.lowering.partitioners() for name in exported}
-        edge = to_edge_transform_and_lower(exported, passes or None, each, constants, config)
+        edge = to_edge_transform_and_lower(exported, passes or None, each, constants, config, generate_etrecord=record)
         edge = _lower_extra_backends(edge, target)
         files = {name: target.lowering.finish(edge.exported_program(name).graph_module) for name in exported}
     contiguous = [target.lowering.backend_id] if target.lowering.contiguous_only else []
@@ -217,7 +243,7 @@ def _lower_extra_backends(edge: Any, target: Target) -> Any:
     return edge
 
 
-def _serialise(edge: Any, program: Program, plan: Plan, target: Target, file: Any) -> None:
+def _serialise(edge: Any, program: Program, plan: Plan, target: Target, file: Any) -> Any:
     import executorch.kernels.quantized  # noqa: F401  registers the Q/DQ ops of the host
     from executorch.exir import ExecutorchBackendConfig
     from executorch.exir.passes.init_mutable_pass import InitializedMutableBufferPass
@@ -232,9 +258,12 @@ def _serialise(edge: Any, program: Program, plan: Plan, target: Target, file: An
         segment_alignment=target.lowering.alignment,
         memory_planning_pass=kv_planning_pass(kv) if kv else memory,
         run_reinplace_pass=kv is not None,
+        remove_view_copy=kv is None,  # a view refuses a base whose size varies
     )
     with fast_lowering(), plain_dim_orders():
-        edge.to_executorch(config).write_to_file(file)
+        made = edge.to_executorch(config)
+        made.write_to_file(file)
+    return made
 
 
 def _program_io(program: Program, plan: Plan, lowered: torch.export.ExportedProgram) -> ProgramIO:

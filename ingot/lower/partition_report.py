@@ -54,12 +54,24 @@ def _attached(logger: logging.Logger, handler: logging.Handler) -> Iterator[None
 
 
 def delegates_of(graph: GraphModule, files: Mapping[str, Files]) -> tuple[Delegate, ...]:
-    calls = [n for n in graph.graph.nodes if n.op == "call_function" and "call_delegate" in str(n.target)]
-    return tuple(_delegate(graph, n, files) for n in calls)
+    return tuple(_delegate(graph, n, files) for n in _delegate_calls(graph))
+
+
+def delegate_payloads(graph: GraphModule) -> tuple[bytes, ...]:
+    """What each backend loads, in the order of the calls."""
+    return tuple(_lowered_module(graph, n).processed_bytes for n in _delegate_calls(graph))
+
+
+def _delegate_calls(graph: GraphModule) -> list[Node]:
+    return [n for n in graph.graph.nodes if n.op == "call_function" and "call_delegate" in str(n.target)]
+
+
+def _lowered_module(graph: GraphModule, call: Node) -> Any:
+    return getattr(graph, str(call.args[0].target))  # type: ignore[union-attr]
 
 
 def _delegate(graph: GraphModule, node: Node, files: Mapping[str, Files]) -> Delegate:
-    lowered = getattr(graph, str(node.args[0].target))  # type: ignore[union-attr]
+    lowered = _lowered_module(graph, node)
     ops = [n for n in lowered.original_module.graph.nodes if n.op == "call_function"]
     kinds = [_op_name(n) for n in ops if n.target.__name__ != "getitem" and "quantize_per" not in str(n.target)]
     inputs = tuple(tensor_info(a) for a in node.args[1:] if isinstance(a, Node))

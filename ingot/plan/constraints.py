@@ -15,7 +15,7 @@ from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import calls, constant_of, is_float, is_state, value_name, value_of
 from ingot.plan.mask_fills import bulk_range, range_without_fills
 from ingot.plan.value_ranges import ValueRange, value_range_of, width
-from ingot.targets.base import Target
+from ingot.targets.base import DYNAMIC, Target
 
 # A shared int8 scale may cost an operand of a cat at most half of its bits if a float consumer reads the result.
 MAX_LOST_BITS = 4.0
@@ -36,6 +36,7 @@ class Constraints:
     operand_formats: dict[Node, Mapping[int | None, tuple[str, ...]]] = field(default_factory=dict)
     # op -> operands that must have the qparams of its output
     shared_scale_operands: dict[Node, tuple[int, ...]] = field(default_factory=dict)
+    dynamic: dict[Node, str] = field(default_factory=dict)  # op -> who says that it may quantize its input at run time
     fusable: dict[Node, Node] = field(default_factory=dict)  # producer -> the activation that can run in its kernel
     float_consumed: set[Node] = field(default_factory=set)  # ops whose result has a float consumer
     mask_fills: dict[Node, ValueRange] = field(default_factory=dict)  # value with mask fills -> its range without them
@@ -70,8 +71,10 @@ def _find_options(node: Node, found: Constraints, target: Target) -> None:
     able = target.kernels.ability(node) if reason is None else None
     if able is None or reason is not None:
         found.float_only[node] = reason or ""
+        _find_dynamic(node, found, target)
         return
     integers = {p: able.because for p in target.numerics.formats if p in able.runs}
+    _find_dynamic(node, found, target)
     if able.operands:
         found.operand_formats[node] = able.operands
     if "int8" in integers and (reason := _lost_resolution(node, found)):
@@ -80,6 +83,15 @@ def _find_options(node: Node, found: Constraints, target: Target) -> None:
     found.options[node] |= integers
     if not integers:
         found.float_only.setdefault(node, able.because)
+
+
+def _find_dynamic(node: Node, found: Constraints, target: Target) -> None:
+    """Float in, float out, an int8 weight. It needs no calibration statistics."""
+    if weight_axis(node) is None or node.meta.get("ingot_float") or not (_only_float32(node) and _static_weight(node)):
+        return
+    able = target.kernels.ability(node)
+    if DYNAMIC in able.runs:
+        found.dynamic[node] = able.because
 
 
 def _why_float(node: Node, found: Constraints) -> str | None:

@@ -15,8 +15,10 @@ from ingot.plan.noise_model import elements, size_hint
 from ingot.plan.qparams import weight_qparams
 from ingot.plan.solver_state import SolverState, activation_operands
 from ingot.plan.value_ranges import width
-from ingot.targets.base import Format
+from ingot.targets.base import DYNAMIC, Format
 
+# A token has at most the range of all data. Its noise is a fifth of the static one's on the encoders tried.
+TOKEN_NOISE = 0.5
 BYTES = {"int8": 1, "int16": 2, "float": 4}
 
 
@@ -26,6 +28,7 @@ class OpCosts:
 
     state: SolverState
     _weight_noise: dict[Node, float] = field(default_factory=dict)
+    _dynamic_noise: dict[Node, float] = field(default_factory=dict)
 
     def time(self, node: Node, precision: str) -> float:
         """MACs, bytes moved, a kernel call, weight bytes in the file; a delegate boundary if only the host runs it."""
@@ -35,6 +38,30 @@ class OpCosts:
         time += cost.weight_byte * _weight_bytes(node, precision)
         runs = self.state.target.kernels.ability(node).runs
         return time if precision in runs or precision != "float" else time + cost.boundary
+
+    def dynamic_time(self, node: Node) -> float:
+        """With a quantize op of its own, and float at both ends."""
+        cost, x = self.state.target.cost, operands(node)[0]
+        quantize = cost.op + cost.byte * (BYTES["float"] + BYTES["int8"]) * elements(x)
+        moved = BYTES["float"] * elements(node) + BYTES["int8"] * elements(x)
+        return (
+            cost.op + cost.multiply[DYNAMIC] * mac_count(node) + cost.byte * moved + quantize
+            + cost.weight_byte * _weight_bytes(node, DYNAMIC)
+        )  # fmt: skip
+
+    def dynamic_noise(self, node: Node) -> float:
+        """Output noise from rounding the weight, and each token of the input with a scale of its own."""
+        if node not in self._dynamic_noise:
+            x, noise = operands(node)[0], self.state.noise
+            form, (low, high) = next(iter(self.state.target.numerics.formats.values())), self._token_range(x)
+            error = noise.rounding_error(x, (high - low) / (form.qmax - form.qmin))
+            self._dynamic_noise[node] = TOKEN_NOISE * error * noise.sensitivity_at(node, 0) + self._weight(node)
+        return self._dynamic_noise[node]
+
+    def _token_range(self, value: Node) -> tuple[float, float]:
+        """At most that of all data; it contains zero."""
+        low, high = self.state.constraints.value_range(value)
+        return min(low, 0.0), max(high, 0.0)
 
     def conversion_time(self, value: Node, before: str, after: str) -> float:
         """The time to quantize, dequantize or requantize a value between two precisions."""

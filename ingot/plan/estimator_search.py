@@ -10,11 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
 from ingot.plan.noise_model import elements
 from ingot.plan.plan_data import Plan
+from ingot.plan.precision import NOISE_EPSILON
 from ingot.plan.simulated_quantization import SampleBatch, Simulation
 
 CANDIDATE_ESTIMATORS = ("auto", "mse:4", "minmax", "entropy")
@@ -27,7 +29,8 @@ MAX_NOISE_RATIO = 0.95  # a quarter of a decibel: a smaller advantage may be cha
 class _Candidate:
     estimator: str
     plan: Plan
-    noise: float
+    noise: float  # geometric mean over batches, by which candidates are compared
+    mean_noise: float  # of all batches together, as the check measures it
 
 
 def best_plan(
@@ -39,7 +42,17 @@ def best_plan(
     candidates = [_simulate(name, plan, simulation, correct) for name, plan in plans.items()]
     best, first = min(candidates, key=lambda c: c.noise), candidates[0]
     chosen = best if best.noise < MAX_NOISE_RATIO * first.noise else first
-    return replace(chosen.plan, notes=(*chosen.plan.notes, _note(candidates, chosen, len(simulation.batches))))
+    notes = (*chosen.plan.notes, _note(candidates, chosen, len(simulation.batches)))
+    return _with_prediction(replace(chosen.plan, notes=notes), chosen)
+
+
+def _with_prediction(plan: Plan, chosen: _Candidate) -> Plan:
+    """The simulation corrects the noise model, which adds up errors as if they were small and independent."""
+    if plan.predicted.modelled_sqnr_db is None:
+        return plan
+    sqnr_db = -10 * math.log10(max(chosen.mean_noise, NOISE_EPSILON))
+    note = f"predicted SQNR of the outputs: {sqnr_db:.1f} dB"
+    return replace(plan, predicted=replace(plan.predicted, sqnr_db=sqnr_db), notes=(note, *plan.notes))
 
 
 def _affordable_batches(module: GraphModule) -> int:
@@ -51,7 +64,8 @@ def _simulate(estimator: str, plan: Plan, simulation: Simulation, correct_biases
     outputs, found = simulation.run(plan, correct_biases)
     corrections = {node: tuple(c.tolist()) for node, c in found.items() if bool(c.any())}
     noise = _noise(simulation.float_outputs, outputs)
-    return _Candidate(estimator, replace(plan, bias_corrections=corrections), noise)
+    mean = _mean_noise(simulation.float_outputs, outputs)
+    return _Candidate(estimator, replace(plan, bias_corrections=corrections), noise, mean)
 
 
 def _note(candidates: list[_Candidate], chosen: _Candidate, batches: int) -> str:
@@ -70,6 +84,13 @@ def _noise(expected: list[list[Tensor]], actual: list[list[Tensor]]) -> float:
     """
     each = [sum(map(_noise_ratio, e, a)) / max(len(e), 1) for e, a in zip(expected, actual, strict=True)]
     return math.exp(sum(math.log(max(n, 1e-20)) for n in each) / len(each))
+
+
+def _mean_noise(expected: list[list[Tensor]], actual: list[list[Tensor]]) -> float:
+    """Noise-to-signal ratio over all batches, of the worst output."""
+    by_output = zip(zip(*expected, strict=True), zip(*actual, strict=True), strict=True)
+    joined = ((torch.cat([t.reshape(-1) for t in e]), torch.cat([t.reshape(-1) for t in a])) for e, a in by_output)
+    return max((_noise_ratio(e, a) for e, a in joined), default=0.0)
 
 
 def _noise_ratio(expected: Tensor, actual: Tensor) -> float:

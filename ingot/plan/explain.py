@@ -25,6 +25,8 @@ def decisions(state: SolverState) -> Iterator[Decision]:
             yield _input(node, state)
         elif state.is_integer(node):
             yield from _integer_op(node, state, reasons)
+        elif node in state.dynamic:
+            yield from _dynamic_op(node, state)
         elif node in state.precisions:
             yield _decision((node, None), None, f"float: {state.reasons[node]}", state, ())
         elif node.op == "output":
@@ -87,6 +89,17 @@ def _integer_op(node: Node, state: SolverState, reasons: ScaleReasons) -> Iterat
     else:
         proof = (precision, *reasons[node, None])
         yield _decision((node, None), state.qparams[node, None], _result_rule(node, state), state, proof)
+
+
+def _dynamic_op(node: Node, state: SolverState) -> Iterator[Decision]:
+    """The weight has qparams; those of the input are chosen at run time."""
+    weight = constant_of(operands(node)[1])
+    assert weight is not None  # constraints allow it only with a constant weight
+    qparams = weight_qparams(weight, state.target.numerics.weight, state.target.kernels.weight_axis(node))
+    rule = f"dynamic: quantized to int8 at run time, each token with its own scale; {state.reasons[node]}"
+    yield _decision((node, 0), None, rule, state, ())
+    yield _decision((node, 1), qparams, "weight: symmetric, scale from its largest magnitude", state, ())
+    yield _decision((node, None), None, "float: the result of an op that quantizes its input at run time", state, ())
 
 
 def _result_rule(node: Node, state: SolverState) -> str:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 from ingot.capture.op_semantics.weighted_ops import weight_axis
-from ingot.plan.precision import NOISE_EPSILON
 from ingot.plan.solver_state import SolverState, value_at
 
 
 def notes_of(state: SolverState) -> Iterator[str]:
-    if state.total_noise > NOISE_EPSILON and any(map(state.is_integer, state.precisions)):
-        yield f"predicted SQNR of the outputs: {-10 * math.log10(state.total_noise):.1f} dB"
+    if (modelled := state.predicted.modelled_sqnr_db) is not None:
+        yield f"SQNR by the noise model: {modelled:.1f} dB"
     yield from _int4_weights(state)
     yield from _float_ops(state)
     yield from _clipped_ranges(state)
@@ -47,9 +45,11 @@ def _clipped_ranges(state: SolverState) -> Iterator[str]:
 def _float_ops(state: SolverState) -> Iterator[str]:
     """Ops with float weights: they save no memory."""
     weighted = [n for n in state.precisions if weight_axis(n) is not None and not n.meta.get("ingot_float")]
-    in_float = [n for n in weighted if not state.is_integer(n)]
+    in_float = [n for n in weighted if not state.is_integer(n) and n not in state.dynamic]
     if in_float:
         first = f"{in_float[0].name} ({state.reasons[in_float[0]]})"
         yield f"{len(in_float)} of {len(weighted)} ops with weights stay float; the first: {first}"
-    if not any(map(state.is_integer, state.precisions)):
+    if state.dynamic:
+        yield f"{len(state.dynamic)} of {len(weighted)} ops with weights quantize their input at run time"
+    elif not any(map(state.is_integer, state.precisions)):
         yield "no op of this model is quantized"

@@ -84,7 +84,8 @@ class Prediction:
     """What the cost and the noise model expect of a plan."""
 
     time: float = 0.0  # in the units of the target's cost model, conversions included
-    sqnr_db: float | None = None  # of the outputs; None: no noise
+    sqnr_db: float | None = None  # of the outputs; None: no noise. As simulated, where that was possible
+    modelled_sqnr_db: float | None = None  # by the noise model, which compares precisions before anything is simulated
     precisions: Mapping[str, int] = field(default_factory=dict)  # how many ops run in each
     noisiest: tuple[str, ...] = ()  # the ops that add most noise to the outputs, with their share
 
@@ -101,6 +102,7 @@ class Plan:
     notes: tuple[str, ...] = field(default=())
     # Added to the bias of an op, by channel.
     bias_corrections: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    dynamic: tuple[str, ...] = ()  # ops that quantize operand 0 at run time, token by token, to int8
     channels_last: tuple[str, ...] = ()  # inputs and outputs in channels-last memory format (NHWC)
     integer_io: bool = True  # the caller passes quantized inputs and outputs as integers; False: the program converts
     settings: Mapping[str, Any] = field(default_factory=dict)  # recipe settings that lowering needs
@@ -149,11 +151,13 @@ class Plan:
         names = {*self.bias_corrections, *other.bias_corrections}
         corrected = sorted(n for n in names if self.bias_corrections.get(n) != other.bias_corrections.get(n))
         formats = sorted({*self.channels_last} ^ {*other.channels_last})
+        dynamic = sorted({*self.dynamic} ^ {*other.dynamic})
         return "\n".join(
             [
                 *qparams,
                 *(f"{name}: different bias correction" for name in corrected),
                 *(f"{name}: different memory format" for name in formats),
+                *(f"{name}: quantizes its input at run time in one of them" for name in dynamic),
             ]
         )
 

@@ -2,7 +2,8 @@
 
 The logarithm is concave, so its tangent at the current noise bounds it from above (majorize-minimize). Each round
 minimises that bound exactly, by one minimum cut between two precisions. With int8, int16 and float the first cuts
-choose between integers and float, the next ones between int8 and int16.
+choose between integers and float, the next ones between int8 and int16, the last ones between int16 and float. A round
+that does not lower the objective is undone.
 
 The bound is loose where noise is as large as the signal: there the tangent is flat, and no single op pays for a wider
 precision. So a plan that ends there is searched again from the widest precisions, and the better of the two is kept.
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -26,6 +27,7 @@ from ingot.plan.mincut import PairwiseEnergy, minimize
 from ingot.plan.noise_model import quantization_errors
 from ingot.plan.plan_data import Prediction
 from ingot.plan.solver_state import SolverState
+from ingot.targets.base import DYNAMIC
 
 MAX_ROUNDS = 6
 NOISE_EPSILON = 1e-12  # noise-to-signal ratio of -120 dB: counts as no noise
@@ -39,8 +41,9 @@ def assign_precisions(state: SolverState) -> None:
     costs, options = OpCosts(state), state.constraints.options
     order = [*state.target.numerics.formats, "float"]
     state.precisions = {n: next(p for p in order if p in found) for n, found in options.items()}
+    state.dynamic = {n for n in state.user_constraints.dynamic if n in state.constraints.dynamic}
     baseline_time = sum(costs.time(n, precision) for n, precision in state.precisions.items())
-    for pair in [(p, "float") for p in order[:1]] + [(order[0], p) for p in order[1:-1]]:
+    for pair in _pairs(order):
         _improve(state, costs, pair, baseline_time)
     state.total_time, state.total_noise = baseline_time, _total_noise(state, costs)
     for node in options:
@@ -48,23 +51,36 @@ def assign_precisions(state: SolverState) -> None:
     state.predicted = _prediction(state, costs)
 
 
+def _pairs(order: Sequence[str]) -> list[tuple[str, str]]:
+    """Narrowest against float, narrowest against wider integers; then these against float."""
+    first, *wider = order[:-1] or ["float"]
+    return [(p, "float") for p in order[:1]] + [(first, p) for p in wider] + [(p, "float") for p in wider]
+
+
 def _prediction(state: SolverState, costs: OpCosts) -> Prediction:
     noise = {n: _op_noise(n, p, state, costs) for n, p in state.precisions.items()}
     total = max(state.total_noise, NOISE_EPSILON)
+    sqnr_db = -10 * math.log10(total) if state.total_noise > NOISE_EPSILON else None
     noisiest = sorted((n for n, e in noise.items() if e > 0), key=lambda n: -noise[n])[:NOISIEST]
     return Prediction(
         time=_estimated_time(state, costs),
-        sqnr_db=-10 * math.log10(total) if state.total_noise > NOISE_EPSILON else None,
-        precisions=dict(Counter(state.precisions.values())),
+        sqnr_db=sqnr_db,
+        modelled_sqnr_db=sqnr_db,
+        precisions=dict(Counter(_precision_name(n, state) for n in state.precisions)),
         noisiest=tuple(
-            f"{n.name} ({source_of(n)}) in {state.precisions[n]}: {noise[n] / total:.0%} of the noise" for n in noisiest
+            f"{n.name} ({source_of(n)}) in {_precision_name(n, state)}: {noise[n] / total:.0%} of the noise"
+            for n in noisiest
         ),
     )
 
 
+def _precision_name(node: Node, state: SolverState) -> str:
+    return DYNAMIC if node in state.dynamic else state.precisions[node]
+
+
 def _estimated_time(state: SolverState, costs: OpCosts) -> float:
     """Of all ops and of the conversions between their precisions."""
-    ops = sum(costs.time(n, precision) for n, precision in state.precisions.items())
+    ops = sum(_time(n, precision, state, costs) for n, precision in state.precisions.items())
     read = ((n, i, v) for n in state.precisions for i, v in costs.edges(n) if v in state.precisions)
     conversions = (
         costs.conversion_time(v, state.precisions[v], state.precision_at(n, i, state.precisions[n])) for n, i, v in read
@@ -82,11 +98,11 @@ def _improve(state: SolverState, costs: OpCosts, pair: tuple[str, str], baseline
     _descend(state, costs, pair, weight)
     if wide != state.precisions and _total_noise(state, costs) > RUINOUS_NOISE:
         weight = max(weight, state.noise_vs_latency * halving)  # an output without its signal is worth no saved time
-        found = dict(state.precisions), _price(state, costs, weight)
-        state.precisions = wide
+        found = dict(state.precisions), state.dynamic, _price(state, costs, weight)
+        state.precisions, state.dynamic = wide, {*state.user_constraints.dynamic} & state.constraints.dynamic.keys()
         _descend(state, costs, pair, weight)
-        if _price(state, costs, weight) >= found[1]:
-            state.precisions = found[0]
+        if _price(state, costs, weight) >= found[2]:
+            state.precisions, state.dynamic = found[:2]
 
 
 def _price(state: SolverState, costs: OpCosts, weight: float) -> float:
@@ -98,9 +114,11 @@ def _descend(state: SolverState, costs: OpCosts, pair: tuple[str, str], weight: 
     """Minimum cuts between two precisions until nothing changes."""
     for _ in range(MAX_ROUNDS):
         noise_price = weight / (_total_noise(state, costs) + NOISE_FLOOR)  # slope of the tangent
-        before = dict(state.precisions)
+        before, price = (dict(state.precisions), state.dynamic), _price(state, costs, weight)
         state.precisions |= minimize(_energy(state, costs, pair, noise_price))
-        if state.precisions == before:
+        state.dynamic = _Objective(state, costs, noise_price).dynamic_ops()
+        if _price(state, costs, weight) >= price:
+            state.precisions, state.dynamic = before
             return
 
 
@@ -125,7 +143,7 @@ def _fixed_input_noise(state: SolverState) -> float:
 def _op_noise(node: Node, precision: str, state: SolverState, costs: OpCosts) -> float:
     """The op's own noise, and that of quantizing operands from float or from wider integers."""
     if precision == "float":
-        return 0.0
+        return costs.dynamic_noise(node) if node in state.dynamic else 0.0
     edges = [(i, v, state.precision_at(node, i, precision)) for i, v in costs.edges(node)]
     read = (
         costs.operand_noise(node, i, precision)
@@ -135,20 +153,41 @@ def _op_noise(node: Node, precision: str, state: SolverState, costs: OpCosts) ->
     return costs.noise(node, precision) + sum(read)
 
 
+def _time(node: Node, precision: str, state: SolverState, costs: OpCosts) -> float:
+    return costs.dynamic_time(node) if precision == "float" and node in state.dynamic else costs.time(node, precision)
+
+
 def _loses_precision(before: str, after: str) -> bool:
     return before != after and after != "float" and (before == "float" or after == "int8")
 
 
 @dataclass(frozen=True)
 class _Objective:
-    """The linearized objective, time + noise_price * noise: its unary and its pairwise terms."""
+    """The linearized objective, time + noise_price * noise: its unary and its pairwise terms.
+
+    An op that quantizes its input at run time reads and gives float: to its neighbours it is a float op. So the better
+    of the two is taken wherever an op is float.
+    """
 
     state: SolverState
     costs: OpCosts
     noise_price: float
 
     def unary(self, node: Node, precision: str) -> float:
+        if precision == "float" and node in self.state.constraints.dynamic:
+            return min(self._float(node), self._dynamic(node))
         return self.costs.time(node, precision) + self.noise_price * self.costs.noise(node, precision)
+
+    def dynamic_ops(self) -> set[Node]:
+        """Of the float ops, those for which quantizing the input at run time is better."""
+        able = (n for n in self.state.constraints.dynamic if self.state.precisions[n] == "float")
+        return {n for n in able if self._dynamic(n) < self._float(n)}
+
+    def _float(self, node: Node) -> float:
+        return math.inf if node in self.state.user_constraints.dynamic else self.costs.time(node, "float")
+
+    def _dynamic(self, node: Node) -> float:
+        return self.costs.dynamic_time(node) + self.noise_price * self.costs.dynamic_noise(node)
 
     def pairwise(self, value: Node, consumer: Node, operand: int, before: str, after: str) -> float:
         # A graph input is quantized somewhere in any case, so its conversion time is not counted.
@@ -176,7 +215,8 @@ def _choice(node: Node, state: SolverState, pair: tuple[str, str]) -> tuple[str,
     """(narrower, wider); twice the same precision where there is no choice."""
     precision, options = state.precisions[node], state.constraints.options[node]
     if pair[1] == "float" and "float" in options and len(options) > 1:
-        return next(p for p in state.target.numerics.formats if p in options), "float"
+        narrow = next(p for p in (pair[0], *state.target.numerics.formats) if p in options)
+        return (narrow, "float") if precision in (narrow, "float") else (precision, precision)
     if pair[1] != "float" and precision in pair and set(pair) <= options.keys():
         return pair
     return precision, precision
@@ -184,6 +224,8 @@ def _choice(node: Node, state: SolverState, pair: tuple[str, str]) -> tuple[str,
 
 def _reason(node: Node, state: SolverState, costs: OpCosts) -> str:
     precision, options = state.precisions[node], state.constraints.options[node]
+    if node in state.dynamic:
+        return f"{state.constraints.dynamic[node]}; lowest combined cost (latency and noise)"
     others = [p for p in (*state.target.numerics.formats, "float") if p in options and p != precision]
     if precision == "float" and node in state.constraints.float_only and not others:
         return state.constraints.float_only[node]

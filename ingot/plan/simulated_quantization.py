@@ -91,6 +91,7 @@ class _SimulatedRun(Interpreter):
         super().__init__(module)
         self.plan, self.constants, self.args_iter = plan, constants, iter(batch)
         self.result: Any = None
+        self.dynamic = frozenset(plan.dynamic)
 
     def compute(self, n: Node) -> Any:
         """The result of a node before its output is quantized."""
@@ -106,6 +107,8 @@ class _SimulatedRun(Interpreter):
             del self.env[dead]
 
     def _read(self, n: Node, source: Node, operand: int) -> Any:
+        if operand == 0 and n.name in self.dynamic:
+            return fake_quantize_per_token(self.env[source])
         qparams = self.plan.qparams(n.name, operand)
         if qparams is None or qparams.dtype == "int32" or qparams == self.plan.qparams(source.name):
             return self.env[source]  # the error of an int32 bias is negligible
@@ -125,6 +128,14 @@ def fake_quantize(x: Tensor, s: QParams) -> Tensor:
         return torch.fake_quantize_per_tensor_affine(x, s.scale, s.zero_point, s.qmin, s.qmax)  # type: ignore[arg-type]
     scale, zero = torch.tensor(s.scale), torch.tensor(s.zero_point, dtype=torch.int32)
     return torch.fake_quantize_per_channel_affine(x, scale, zero, s.axis, s.qmin, s.qmax)
+
+
+def fake_quantize_per_token(x: Tensor) -> Tensor:
+    """int8 with a scale and a zero point for each row of the last axis, as kernels choose them at run time."""
+    low, high = x.amin(-1, keepdim=True).clamp_max(0), x.amax(-1, keepdim=True).clamp_min(0)
+    scale = ((high - low) / 255).clamp_min(torch.finfo(torch.float32).eps)
+    zero = (-128 - (low / scale).round()).clamp(-128, 127)
+    return (((x / scale).round() + zero).clamp(-128, 127) - zero) * scale
 
 
 def _float_tensors(outputs: Any) -> list[Tensor]:

@@ -71,7 +71,8 @@ def solve_each(
         align_luts(one)
         align_multipliers(one)
         facts = (target.name, fingerprint, tuple(decisions(one)), rewrites)
-        yield Plan(*facts, notes=notes, range_estimator=estimator, predicted=state.predicted)
+        dynamic = tuple(n.name for n in module.graph.nodes if n in one.dynamic)
+        yield Plan(*facts, notes=notes, range_estimator=estimator, predicted=state.predicted, dynamic=dynamic)
 
 
 def unquantized(
@@ -91,6 +92,8 @@ def unquantized(
 def _solve_structure(module: GraphModule, ranges: Ranges, target: Target, recipe: Recipe) -> SolverState:
     """Everything but the ranges: precisions, weight formats, fusions, scale groups."""
     constraints = constraints_of(module, target, ranges)
+    if not recipe.dynamic_activations:
+        constraints.dynamic.clear()
     user_constraints = user_constraints_of(constraints, recipe.scopes, target)
     noise = NoiseModel(ranges, constraints.effects, constraints.mask_fills)
     state = SolverState(module, target, recipe, constraints, user_constraints, noise, recipe.range)

@@ -32,6 +32,7 @@ class SolverState:
     noise: NoiseModel
     range_estimator: str = "auto"  # where no scope names another
     precisions: dict[Node, str] = field(default_factory=dict)  # op -> the precision it runs in
+    dynamic: set[Node] = field(default_factory=set)  # float ops that quantize their input at run time
     reasons: dict[Node, str] = field(default_factory=dict)  # op -> why that precision
     total_noise: float = 0.0  # predicted noise-to-signal ratio of the outputs
     total_time: float = 0.0  # estimated time of the baseline: each op in its first allowed format

@@ -13,7 +13,7 @@ from ingot.config.scopes import WEIGHTS, Scope
 from ingot.core.fx import source_of
 from ingot.errors import InputError, PlanError, nearest
 from ingot.plan.constraints import Constraints
-from ingot.targets.base import Target
+from ingot.targets.base import DYNAMIC, Target
 
 
 @dataclass
@@ -23,6 +23,7 @@ class UserConstraints:
     precision: dict[Node, Scope] = field(default_factory=dict)
     range_estimator: dict[Node, Scope] = field(default_factory=dict)
     weights: dict[Node, Scope] = field(default_factory=dict)
+    dynamic: set[Node] = field(default_factory=set)  # ops that must quantize their input at run time
 
 
 def user_constraints_of(found: Constraints, scopes: Sequence[Scope], target: Target) -> UserConstraints:
@@ -38,6 +39,7 @@ def user_constraints_of(found: Constraints, scopes: Sequence[Scope], target: Tar
     _refuse_weights(asked, target)
     for scope in dict.fromkeys(asked.precision.values()):
         _restrict(scope, [n for n, s in asked.precision.items() if s is scope], found, target)
+    asked.dynamic = {n for n, s in asked.precision.items() if s.precision == DYNAMIC and n in found.dynamic}
     return asked
 
 
@@ -118,12 +120,21 @@ def _resolve(
 
 def _restrict(scope: Scope, nodes: list[Node], found: Constraints, target: Target) -> None:
     """Drop all other options. A module scope applies where it is possible; a scope that names ops must apply to all."""
-    able = [n for n in nodes if scope.precision in found.options[n]]
+    able = [n for n in nodes if scope.precision in found.options[n] or _may_be_dynamic(n, scope, found)]
     unable = [n for n in nodes if n not in able and found.options[n] and not _creates(n, found)]
     if unable and (not able or ({"op", "name"} & scope.chosen.keys() and scope.chosen.get("op") != "*")):
         raise _impossible(unable[0], scope, found, target)
     for node in able:
-        found.options[node] = {str(scope.precision): f"requested by the recipe: {scope}"}
+        why = f"requested by the recipe: {scope}"
+        found.options[node] = {"float" if scope.precision == DYNAMIC else str(scope.precision): why}
+        if scope.precision == DYNAMIC:
+            found.dynamic[node] = why
+        else:
+            found.dynamic.pop(node, None)
+
+
+def _may_be_dynamic(node: Node, scope: Scope, found: Constraints) -> bool:
+    return scope.precision == DYNAMIC and node in found.dynamic
 
 
 def _creates(node: Node, found: Constraints) -> bool:

@@ -9,13 +9,13 @@ from dataclasses import replace
 from torch.fx import GraphModule, Node
 
 from ingot.capture.op_semantics import effect_of, operands
-from ingot.capture.op_semantics.weighted_ops import weight_axis
+from ingot.capture.op_semantics.weighted_ops import is_embedding, weight_axis
 from ingot.config.tensor_specs import LIMITS
 from ingot.core.fx import constant_of, source_of
 from ingot.errors import PlanError, nearest
 from ingot.plan.plan_data import Decision, Plan, QParams
 from ingot.plan.qparams import INT32_RANGE, bias_qparams
-from ingot.targets.base import Target
+from ingot.targets.base import DYNAMIC, Target
 
 
 def validate(plan: Plan, module: GraphModule, target: Target) -> None:
@@ -31,6 +31,10 @@ def validate(plan: Plan, module: GraphModule, target: Target) -> None:
             raise PlanError(f"{d.point} cannot be quantized as {d.qparams}", where=source_of(node), why=problem)
     for node in nodes.values():
         _check_shared_scale(node, plan, target)
+    for name in plan.dynamic:
+        if name not in nodes or DYNAMIC not in target.kernels.ability(nodes[name]).runs:
+            what = f"'{name}' cannot quantize its input at run time on {target.name}"
+            raise PlanError(what, why="no such op, or no such kernel", hint=nearest(name, nodes))
     for name, correction in plan.bias_corrections.items():
         _check_bias_correction(name, correction, nodes)
 
@@ -55,9 +59,10 @@ def _invalid_point(d: Decision, node: Node) -> Iterator[str]:
 
 
 def _invalid_channels(qparams: QParams, node: Node, operand: int | None) -> Iterator[str]:
-    """Only weights and biases are quantized per channel, with one scale for each channel."""
-    constant = constant_of(operands(node)[operand]) if operand else None
-    sizes = constant.shape if constant is not None and weight_axis(node) is not None else ()
+    """Weights and biases are quantized per channel, embedding tables per row, with one scale for each."""
+    is_weight = bool(operand) and weight_axis(node) is not None
+    constant = constant_of(operands(node)[operand or 0]) if is_weight or (operand == 0 and is_embedding(node)) else None
+    sizes = constant.shape if constant is not None else ()
     axis, count = qparams.axis or 0, len(qparams.scale) if isinstance(qparams.scale, tuple) else 1
     if not 0 <= axis < len(sizes) or sizes[axis] != count:
         yield f"there are no {count} channels along axis {qparams.axis}"

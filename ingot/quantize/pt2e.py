@@ -15,6 +15,7 @@ from ingot.core.fx import constant_of, copy_graph_module, fresh_name, inherited_
 from ingot.patches.speed_contexts import fast_convert
 from ingot.plan.plan_data import Decision, Plan, QParams, QuantizationPoint, as_float32
 from ingot.quantize.audit import audit, qdq_chain
+from ingot.quantize.dynamic_activations import insert_dynamic_quantization
 
 
 def quantize(module: GraphModule, plan: Plan, *, float_bias: bool) -> GraphModule:
@@ -36,6 +37,7 @@ def quantize(module: GraphModule, plan: Plan, *, float_bias: bool) -> GraphModul
     _requantize_operands(converted, plan)
     _quantize_outputs(converted, plan)
     audit(converted, module, plan, constants)
+    insert_dynamic_quantization(converted, module, plan)
     return converted
 
 

@@ -254,13 +254,19 @@ def _trained_qparams(quantizer: Any, fixed: bool) -> Any:
 def _weight_or_bias_qparams(
     d: Decision, node: Node, plan: Plan, now: dict[QuantizationPoint, Any], target: Target
 ) -> QParams:
+    if node.name in plan.dynamic:  # its input has no scale in the plan, and its bias is float
+        return weight_qparams(_weight_of(node), target.numerics.weight, target.kernels.weight_axis(node))
     point = (
         QuantizationPoint(node.name, 0) if plan.qparams(node.name, 0) else QuantizationPoint(operands(node)[0].name, 0)
     )
     x = now[point](plan.qparams(point.node, 0))
-    weight, bias = (constant_of(n) for n in (*operands(node)[1:3], node)[:2])
-    assert weight is not None
-    qparams = weight_qparams(
-        weight, target.numerics.weight, target.kernels.weight_axis(node), min_weight_scale(bias, x)
-    )
+    bias = constant_of((*operands(node)[2:3], node)[0])
+    axis, smallest = target.kernels.weight_axis(node), min_weight_scale(bias, x)
+    qparams = weight_qparams(_weight_of(node), target.numerics.weight, axis, smallest)
     return qparams if d.point.operand == 1 else bias_qparams(x, qparams)
+
+
+def _weight_of(node: Node) -> Tensor:
+    weight = constant_of(operands(node)[1])
+    assert weight is not None  # only constant weights are planned
+    return weight

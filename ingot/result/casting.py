@@ -23,6 +23,7 @@ from ingot.result.details.collect import details_of
 from ingot.result.details.records import Details
 from ingot.result.report.facts import facts_of, to_json
 from ingot.result.report.html import page
+from ingot.result.report.notebook import notebook_html
 from ingot.result.saved import load_folder, saved_files
 from ingot.targets.base import Estimate
 from ingot.verify.check import Evidence
@@ -107,11 +108,33 @@ class Casting:
             f.write(page(facts_of(self)).encode())
         return Path(path)
 
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the headline, inputs and outputs, errors, host ops."""
+        return notebook_html(self)
+
     def scenario(self, folder: str | os.PathLike[str], batches: Iterable[Batch] | None = None) -> Path:
         """Write the program as a scenario that Arm's scenario-runner executes; `batches` default to the example."""
         from ingot.result.scenario import write_scenario_folder
 
         return write_scenario_folder(self, Path(folder), batches)
+
+    def etrecord(self, path: str | os.PathLike[str]) -> Path:
+        """Write an ETRecord: ExecuTorch's Inspector maps an ETDump of this program to your lines. Lowers once more."""
+        from ingot.result.export.etrecord import etrecord
+
+        made = etrecord(self)
+        with atomic_write(path) as f:
+            f.write(made)
+        return Path(path)
+
+    def bundle(self, path: str | os.PathLike[str], batches: Iterable[Batch] | None = None) -> Path:
+        """Write the program with test vectors (.bpte) that a device checks itself; default: one batch of the check."""
+        from ingot.result.export.bundled import bundled_program
+
+        made = bundled_program(self, batches)
+        with atomic_write(path) as f:
+            f.write(made)
+        return Path(path)
 
     def checked(self, check: Check, timings: dict[str, float]) -> Casting:
         """The same casting, executed."""

@@ -55,7 +55,8 @@ def lowered(work: QuantizedProgram, steps: Steps) -> Casting:
     evidence = replace(kept.pop(MAIN_METHOD), others=kept)
     return Casting(
         target.name, done.pte, main.delegates, main.host_ops, main.io, plan, None, dict(steps.seconds),
-        (*work.program.notes, *plan.notes), performance=performance, hosted=main.host_op_values, evidence=evidence,
+        (*work.program.notes, *plan.notes, *main.notes), performance=performance, hosted=main.host_op_values,
+        evidence=evidence,
     )  # fmt: skip
 
 

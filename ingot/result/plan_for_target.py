@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch.fx import GraphModule
 
 from ingot.calibrate.recorder import record_rewritten_values
 from ingot.calibrate.statistics import Ranges
 from ingot.capture.export import Program, restore_state
+from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.config.recipe import Recipe, RecipeLike, recipe_from
+from ingot.core.fx import calls, value_name
 from ingot.core.progress import Steps
 from ingot.errors import PlanError
+from ingot.plan.embedding_tables import with_embedding_tables
 from ingot.plan.estimator_search import CANDIDATE_ESTIMATORS, best_plan
 from ingot.plan.plan_data import Plan
 from ingot.plan.simulated_quantization import can_simulate
@@ -34,6 +38,7 @@ def plan_for_target(
     form = rewrite_for(program, backend, settings)
     barred = with_bars(backend, (*bars, *host_bars(settings.host_ops, form.program.module)))
     made = _planned(form.program, ranges, barred, form.rewrites, settings)
+    made = with_embedding_tables(made, form.program.module, settings, barred)
     images = channels_last_names(settings.channels_last, form.program.module)
     return replace(made, channels_last=images, integer_io=settings.integer_io, settings=settings.remembered)
 
@@ -54,7 +59,7 @@ def _planned(form: Program, ranges: Ranges, target: Target, rewrites: tuple[str,
     module, state = form.module, form.state
     if not recipe.quantize:
         return unquantized(module, target, form.fingerprint, rewrites)
-    if not target.numerics.runs_float:
+    if not target.numerics.runs_float or _has_new_weighted_op(module, ranges):
         ranges = record_rewritten_values(module, ranges, lambda: restore_state(module, state))
     facts = (module, ranges, target, form.fingerprint, rewrites, recipe)
     if state or not can_simulate(module, ranges.cached_batches):
@@ -63,6 +68,12 @@ def _planned(form: Program, ranges: Ranges, target: Target, rewrites: tuple[str,
     plans = dict(zip(estimators, solve_each(*facts, estimators), strict=True))
     with torch.no_grad():
         return best_plan(plans, module, ranges.cached_batches, correct_biases=recipe.correct_biases)
+
+
+def _has_new_weighted_op(module: GraphModule, ranges: Ranges) -> bool:
+    """A rewrite made a product with a weight whose result nobody recorded: without statistics it would stay float."""
+    weighted = (n for n in calls(module) if weight_axis(n) is not None and not n.meta.get("ingot_float"))
+    return any(value_name(n) not in ranges.values for n in weighted)
 
 
 def quantize_by_plan(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> QuantizedProgram:

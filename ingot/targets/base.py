@@ -67,6 +67,8 @@ class Numerics:
     int4_weights: Mapping[str, Format] = field(default_factory=dict)  # narrower weight formats, by the recipe's name
     # Two int4 weights share a byte in the file. False: they save nothing, so only a recipe chooses them.
     packs_int4: bool = True
+    # The runtime beside the delegate has a kernel that looks up int8 rows of an embedding table.
+    int8_embeddings: bool = False
     rounding: Literal["half_even", "half_up"] = "half_even"  # of a requantized sum
     # By precision: bits of the requantization multiplier, where they are so few that results change. Empty: exact.
     multiplier_bits: Mapping[str, int] = field(default_factory=dict)
@@ -89,11 +91,15 @@ class CostModel:
 # ---- kernels: questions about single ops ----
 
 
+# A precision: input and result are float, the weight is int8, and the input is quantized at run time, token by token.
+DYNAMIC = "dynamic"
+
+
 @dataclass(frozen=True)
 class Ability:
     """In which precisions a backend runs one op inside its delegate."""
 
-    runs: frozenset[str]  # of "float" and the names in Numerics.formats; empty: the op runs on the host
+    runs: frozenset[str]  # of "float", DYNAMIC and the names in Numerics.formats; empty: the op runs on the host
     because: str  # shown by `ingot why`: for an empty `runs` the reason, else who said so
     # By operand (None: the result): precisions in which an integer op may read or write it, if not the op's own. The
     # first is the default.
@@ -201,6 +207,10 @@ class Lowering(Protocol):
         """
         return {}
 
+    def audit(self, graph: GraphModule) -> tuple[str, ...]:
+        """Notes on the delegates of the partitioned graph: what their payloads do at run time and need not."""
+        return ()
+
     def owned_by_another(self, node: Node) -> bool:
         """An extra backend owns the op. Set by ComposedTarget."""
         return False
@@ -251,6 +261,13 @@ class Runner(Protocol):
     def trace(self, pte: bytes, batch: Batch, runs: int) -> bytes | None:
         """An ETDump of `runs` runs; None: no profiler."""
         return None
+
+    def event_handles(self, payload: bytes, events: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
+        """By event of a trace, in the order of one run: debug handles of the ops that it stands for.
+
+        `payload`: what the backend loads. Empty: its events are not matched with ops.
+        """
+        return {}
 
     def estimate(self, files: Files) -> Estimate | None:
         """The compiler's estimate for one delegate, from its files; None: no estimate."""

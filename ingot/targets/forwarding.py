@@ -56,6 +56,9 @@ class ForwardingLowering(Lowering):
     def partitioners(self) -> list[Any]:
         return self.main.partitioners()
 
+    def audit(self, graph: GraphModule) -> tuple[str, ...]:
+        return self.main.audit(graph)
+
     def rules(self) -> Sequence[RewriteRule]:
         return self.main.rules()
 
@@ -90,6 +93,9 @@ class ForwardingRunner(Runner):
 
     def trace(self, pte: bytes, batch: Batch, runs: int) -> bytes | None:
         return self.main.trace(pte, batch, runs)
+
+    def event_handles(self, payload: bytes, events: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
+        return self.main.event_handles(payload, events)
 
     def estimate(self, files: Files) -> Estimate | None:
         return self.main.estimate(files)

@@ -11,6 +11,7 @@ import torch
 
 from ingot.calibrate.held_out import CheckData
 from ingot.capture.export import Program
+from ingot.capture.varying_size import infer_inserted_sizes
 from ingot.config.recipe import Recipe, recipe_from
 from ingot.core.host_memory import trim_heap
 from ingot.core.progress import Silent, Steps
@@ -51,6 +52,8 @@ def cast_weights(
     asked = resolve_for_target(asked, backend)
     refuse_activation_settings(settings)
     form = rewrite_for(program, backend, settings)
+    if program.bounded_dims:
+        infer_inserted_sizes(form.program.module)
     with steps("quantize"):
         gains = backend.weight_only.fused_norm_gains
         chosen = quantize_weights(form.program.module, asked, batches, recorded, gains)

@@ -25,6 +25,7 @@ class Weights:
     head_bits: int | None = None
     rotate: bool = True  # rotate the residual stream of a decoder, where it has one: no runtime cost, less noise
     most_bytes: int | None = None  # budget of all weights; bytes beyond the minimum buy int8 where it helps most
+    int8_budget: float | None = None  # instead of most_bytes: those bytes as a fraction of the minimum
 
     def __post_init__(self) -> None:
         if self.scheme not in SCHEMES:
@@ -37,10 +38,19 @@ class Weights:
             raise InputError(f"invalid group size {self.group}", why=why, hint=f"group={GROUP_MULTIPLE}")
         if self.most_bytes is not None and (not isinstance(self.most_bytes, int) or self.most_bytes <= 0):
             raise InputError(f"most_bytes must be a positive integer, not {self.most_bytes!r}")
+        if self.int8_budget is not None:
+            self._check_int8_budget()
         if not isinstance(self.rotate, bool):
             raise InputError(f"rotate must be yes or no, not {self.rotate!r}")
         if {self.embedding_bits, self.head_bits} - {4, 8, None}:
             raise InputError("embedding_bits and head_bits must be 4 or 8")
+
+    def _check_int8_budget(self) -> None:
+        if not isinstance(self.int8_budget, (int, float)) or not 0 <= self.int8_budget <= 1:
+            why = f"it is a fraction of the fewest bytes, not {self.int8_budget!r}"
+            raise InputError("int8_budget must be between 0 and 1", why=why, hint="int8_budget=0.02")
+        if self.most_bytes is not None:
+            raise InputError("most_bytes and int8_budget are two forms of one budget", hint="give one of them")
 
     @property
     def uses_calibration(self) -> bool:
@@ -67,10 +77,12 @@ def weights_from(value: Any) -> Weights:
     raise InputError(f"weights must be the name of a scheme, not {type(value).__name__}", hint="weights='8da4w'")
 
 
-def _setting(part: str) -> tuple[str, int | str | bool]:
+def _setting(part: str) -> tuple[str, int | float | str | bool]:
     """`group=64` or `rotate=no`, as written on the command line."""
     name, _, value = (p.strip() for p in part.partition("="))
-    return name, int(value) if value.isdigit() else {"yes": True, "no": False}.get(value, value)
+    if value.replace(".", "", 1).isdecimal():
+        return name, float(value) if "." in value else int(value)
+    return name, {"yes": True, "no": False}.get(value, value)
 
 
 def refuse_activation_settings(recipe: Recipe) -> None:
@@ -86,7 +98,8 @@ def resolve_for_target(weights: Weights, target: Target) -> Weights:
     _refuse_unsupported_scheme(weights, target)
     asked, supported = {weights.embedding_bits, weights.head_bits} - {None}, target.weight_only.bits
     widest = max(supported)
-    if not asked <= set(supported) or (weights.most_bytes is not None and widest == weights.spec.bits):
+    budget = weights.most_bytes is not None or bool(weights.int8_budget)
+    if not asked <= set(supported) or (budget and widest == weights.spec.bits):
         why = target.lowering.hints.get("weights:8w") or f"it supports {' or '.join(map(str, supported))} bits"
         what = f"{target.name} does not support weights of this many bits"
         raise PlanError(what, why=why, hint=f"{min(supported)} bits")

@@ -92,14 +92,21 @@ def _quantize(
     transforms = rotation.transforms if rotation else {}
     layers = untie_transformed(layers, transforms)
     rounder = LayerRounder(module, transforms, statistics, prequantized, weights.method)
-    if weights.most_bytes is not None:
-        layers = allocate_bits(layers, rounder.noise_ratios(int4_linears(layers)), weights.most_bytes)
+    if (most := byte_budget(layers, weights)) is not None:
+        layers = allocate_bits(layers, rounder.noise_ratios(int4_linears(layers)), most)
         rotation = rotation.with_forms(module, layers) if rotation else None
     transforms = rotation.transforms if rotation else {}
     smoothing = find_smoothing(module, layers, statistics, transforms, prequantized) if weights.spec.dynamic else []
     rounded = replace(rounder, transforms=add_smoothing(transforms, smoothing)).round_all(layers)
     note = why_not_rotated(module, layers) if weights.rotate and rotation is None else ""
     return QuantizedWeights(layers, rounded, rotation, smoothing, weights.spec.dynamic, (note,) if note else ())
+
+
+def byte_budget(layers: Sequence[WeightLayer], weights: Weights) -> int | None:
+    """The bytes of all weights, where more than the fewest may be used."""
+    if not weights.int8_budget:
+        return weights.most_bytes
+    return int(sum(layer.bytes for layer in layers) * (1 + weights.int8_budget))
 
 
 def _statistics(

@@ -284,3 +284,17 @@ def test_a_view_of_strides_that_the_kernel_does_not_give_is_a_reshape() -> None:
     program = ingot.capture(net, (x,))
     torch.testing.assert_close(program.module(x)[0], net(x))
     torch.testing.assert_close(program.reference(x)[0], net(x))
+
+
+class OnePixelGrid(nn.Module):
+    """On one pixel the grid is a constant, so affine_grid counts as movement; torch's decomposition writes in place."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        theta = torch.tensor([[[0.9, 0.1, 0.05], [-0.1, 0.8, 0.0]]])
+        return F.grid_sample(x, F.affine_grid(theta, list(x.shape), align_corners=False), align_corners=False)
+
+
+def test_a_decomposition_that_is_not_functional_is_left_out() -> None:
+    x = torch.randn(1, 2, 1, 1)
+    program = ingot.capture(OnePixelGrid(), (x,))
+    assert torch.allclose(program.module(x)[0], OnePixelGrid()(x))

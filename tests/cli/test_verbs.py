@@ -153,6 +153,8 @@ def test_a_budget_is_for_reduce(home: Path, capsys: Any) -> None:
 def test_schema(capsys: Any) -> None:
     assert main(["schema"]) == 0
     assert "noise_vs_latency" in json.loads(capsys.readouterr().out)["properties"]
+    assert main(["schema", "fleet"]) == 0
+    assert "models" in json.loads(capsys.readouterr().out)["properties"]
 
 
 def test_every_exit_code_is_told() -> None:

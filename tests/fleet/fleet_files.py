@@ -46,6 +46,14 @@ default = {}
 uncorrected = { correct_biases = false }
 """
 
+ONE_CELL = """
+targets = ["xnnpack"]
+[models.mlp]
+model = "nets.py:mlp"
+[recipes]
+default = {}
+"""
+
 FAILURES = """
 targets = ["xnnpack"]
 timeout = 25

@@ -52,8 +52,22 @@ def test_a_verdict_that_changed() -> None:
     assert [(c["what"], c["trend"]) for c in back["changes"]] == [("verdict", "better")]
 
 
-def test_a_lost_cell_says_nothing() -> None:
+def test_a_lost_cell_says_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is no regression, and a gate must not take it for a cell that is as before."""
     assert compared(verdict="lost") == []
+    old, new = stored(tmp_path / "old"), stored(tmp_path / "new", verdict="lost")
+    assert main(["compare", str(old), str(new)]) == 4
+    assert "lost    net · xnnpack · default" in capsys.readouterr().out
+    assert main(["compare", str(new), str(old)]) == main(["compare", str(new), str(new)]) == 0
+
+
+def test_a_model_that_was_taken_out_is_gone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its folder may still be there, with figures of an earlier sweep."""
+    old, new = stored(tmp_path / "old"), stored(tmp_path / "new", bytes=900_000)
+    FleetStore(new).end_sweep([], [], "2026-02-01T00:00:00Z")
+    assert main(["compare", str(old), str(new), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["cells"], said["gone"]) == (0, ["net · xnnpack · default"])
 
 
 def test_other_versions_are_named() -> None:

@@ -31,10 +31,11 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     cells = [(m, t, r) for m in range(MODELS) for t in TARGETS for r in RECIPES]
     rows = [row(i, *cell) for i, cell in enumerate(cells)]
     history = [{"started": f"2026-0{i}-01T00:00:00Z", "rows": rows[: 400 * i]} for i in range(1, 6)]
+    history[-1]["rows"] = [{**r, "sqnr_db": 60.0} for r in rows if r["model"] == "net_7"] + rows[:10]
     page = tmp_path_factory.mktemp("page") / "index.html"
     page.write_text(fleet_page(rows, history))
     made = Browser()
-    made.open(page, until="any")
+    made.open(page, until="shown")
     yield made
     made.close()
 
@@ -76,3 +77,41 @@ def test_filters(browser: Browser) -> None:
 def test_a_cell_links_to_its_report(browser: Browser) -> None:
     link = browser.run("document.querySelector('#matrix .badge[href]').getAttribute('href')")
     assert link == str(Path("cells/net_0/xnnpack/a/report.html"))
+
+
+def test_marks_of_a_recipe_are_at_one_spot(browser: Browser) -> None:
+    """In every place the same number of marks; a cell that is not there leaves its spot empty."""
+    counts = browser.run("[...new Set([...document.querySelectorAll('.marks')].map((m) => m.children.length))]")
+    assert counts == [len(RECIPES)]
+    try:
+        chosen(browser, "verdict", "refused")
+        assert browser.run("document.querySelectorAll('#matrix .marks .none').length") > 0
+    finally:
+        chosen(browser, "verdict", "")
+
+
+def test_only_cells_that_passed_are_on_a_front(browser: Browser) -> None:
+    try:
+        chosen(browser, "verdict", "wrong")
+        drawn = browser.run("[...document.querySelectorAll('#fronts circle')].map((c) => c.getAttribute('class'))")
+        lines = browser.run("[...document.querySelectorAll('#fronts .best')].map((c) => c.getAttribute('points'))")
+        assert set(drawn) == {"fill-e1"}
+        assert set(lines) == {""}
+        chosen(browser, "verdict", "passed")
+        assert all(browser.run("[...document.querySelectorAll('#fronts .best')].map((c) => c.getAttribute('points'))"))
+    finally:
+        chosen(browser, "verdict", "")
+
+
+def test_trends_follow_the_model(browser: Browser) -> None:
+    """Of all cells, and of one model over the sweeps that had it."""
+    text = "document.querySelector('#trends tbody tr').textContent"
+    assert browser.run("document.querySelectorAll('#trends figure').length") == 4
+    try:
+        chosen(browser, "model", "net_7")
+        assert "60.0 dB" in browser.run(text)  # the last sweep comes first
+        assert browser.run("document.querySelectorAll('#trends tbody tr').length") == 5
+        chosen(browser, "model", "net_99")
+        assert browser.run("document.querySelectorAll('#trends tbody tr').length") == 0
+    finally:
+        chosen(browser, "model", "")

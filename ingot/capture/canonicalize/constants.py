@@ -11,7 +11,7 @@ from ingot.capture.op_semantics import Kind, effect_of
 from ingot.capture.op_semantics.weighted_ops import is_random
 from ingot.core.fx import add_constant, calls, constant_of, get_attribute, has_symbols, value_of
 
-# Larger results (an expanded mask, a broadcast table) are not folded.
+# Larger results are folded if they are no larger than their operands: a transposed table, not an expanded mask.
 MAX_ELEMENTS = 1 << 24
 
 # A probe draws values of about one. Rounding to hundreds makes zeros of them; of these it does not.
@@ -31,10 +31,22 @@ def fold_constants(module: GraphModule) -> int:
 
 
 def _foldable(node: Node, known: dict[Node, Any]) -> bool:
-    if node.target is torch.ops.aten.copy_.default or is_random(node) or _numel(node) > MAX_ELEMENTS:
+    if node.target is torch.ops.aten.copy_.default or is_random(node):
         return False
-    known_operands = all(n in known or constant_of(n) is not None for n in node.all_input_nodes)
-    return known_operands or _ignores_operands(node)
+    if node.all_input_nodes and all(n in known or constant_of(n) is not None for n in node.all_input_nodes):
+        return _numel(node) <= _limit(node) or _has_symbolic_shape(node)
+    return _numel(node) <= _limit(node) and (not node.all_input_nodes or _ignores_operands(node))
+
+
+def _has_symbolic_shape(node: Node) -> bool:
+    """Of a part of a constant: a pass of a backend that traced it again gave it symbols that nothing depends on."""
+    val = value_of(node)
+    return isinstance(val, torch.Tensor) and has_symbols(val.shape)
+
+
+def _limit(node: Node) -> int:
+    read = (t for n in node.all_input_nodes if (t := value_of(n)) is not None and constant_of(n) is not None)
+    return max(MAX_ELEMENTS, sum(t.numel() for t in read))
 
 
 def _ignores_operands(node: Node) -> bool:

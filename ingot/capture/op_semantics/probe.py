@@ -23,6 +23,7 @@ from ingot.capture.op_semantics.provenance import ProbeResult, trace_provenance
 from ingot.capture.op_semantics.sizes import BIG_NUMEL, shape_of, symbolic_shape
 from ingot.capture.op_semantics.tagged_values import ProbeError
 from ingot.core.shape_cache import ShapeCache
+from ingot.core.tensor_bytes import raw_bytes
 
 REASONS = {
     Kind.MOVES: "every output element is an input element at a position that does not depend on the values",
@@ -236,5 +237,4 @@ def _constant_digest(node: torch.fx.Node, constant: ConstantLookup) -> str | Non
     known = constant(node)
     if known is None:
         return None
-    raw = known.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-    return hashlib.blake2b(raw.tobytes(), digest_size=16).hexdigest()
+    return hashlib.blake2b(raw_bytes(known).numpy().tobytes(), digest_size=16).hexdigest()

@@ -22,6 +22,11 @@ def weight_axis(node: Node) -> int | None:
     return 1 if _is_transposed(node, names) else 0
 
 
+def is_embedding(node: Node) -> bool:
+    """A lookup of rows of its first operand. A bag sums them, and is another kernel."""
+    return node.target is torch.ops.aten.embedding.default
+
+
 def groups_of(node: Node) -> int:
     """The `groups` argument of a convolution, 1 by default."""
     return int(_argument(node, "groups", 1))

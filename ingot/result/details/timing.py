@@ -34,11 +34,25 @@ def timing_of(casting: Casting) -> Timing:
         return Timing(f"not measured: the trace cannot be read: {type(e).__name__}: {e}")
 
 
-def _parsed(trace: bytes) -> Timing:
+def events_by_call(trace: bytes) -> dict[int, list[tuple[str, float]]]:
+    """By delegate call, as the number of its instruction: names and seconds of its events in the fastest run."""
+    found: dict[int, list[tuple[str, float]]] = {}
+    for event in min(_runs(trace), key=_total, default=[]):
+        if event.delegate_debug_id_str is not None:
+            found.setdefault(event.instruction_id, []).append((event.delegate_debug_id_str, _seconds(event)))
+    return found
+
+
+def _runs(trace: bytes) -> list[list[Any]]:
+    """The profile events of each run but the first."""
     from executorch.devtools.etdump.serialize import deserialize_from_etdump_flatcc
 
     dump = deserialize_from_etdump_flatcc(trace)
-    runs = [[e.profile_event for e in r.events if e.profile_event] for r in dump.run_data if r.name == "Execute"][1:]
+    return [[e.profile_event for e in r.events if e.profile_event] for r in dump.run_data if r.name == "Execute"][1:]
+
+
+def _parsed(trace: bytes) -> Timing:
+    runs = _runs(trace)
     if not runs:
         return Timing("not measured: this build of the ExecuTorch runtime has no event tracer")
     fastest = min(runs, key=_total)

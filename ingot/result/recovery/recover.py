@@ -34,6 +34,7 @@ from ingot.result.recovery.missing_kernels import about_barred_ops
 from ingot.result.recovery.narrow import PartSearch, quiet_logs
 from ingot.result.recovery.search import Culprits, CulpritSearch, Names
 from ingot.targets.barred import Bar, with_bars
+from ingot.targets.base import DYNAMIC
 from ingot.verify.localize.finding import Finding
 
 # Plans and quantizes with these ops barred.
@@ -232,7 +233,8 @@ def _only_weights(attempt: _Attempt) -> bool:
 
 def _other_precisions(node: Node, attempt: _Attempt) -> frozenset[str]:
     qparams = attempt.work.plan.qparams(node.name)
-    now = "float" if qparams is None else qparams.dtype
+    dynamic = node.name in attempt.work.plan.dynamic
+    now = DYNAMIC if dynamic else "float" if qparams is None else qparams.dtype
     return attempt.work.target.kernels.ability(node).runs - {now}
 
 

@@ -131,7 +131,7 @@ def _delegates(facts: Facts, verbose: bool = True) -> Iterator[str]:
 
 def _tensors(tensors: list[Facts], verbose: bool) -> str:
     shown, more = _listed(tensors, verbose)
-    return ", ".join([*map(_tensor, shown), *([more] if more else [])]) or "none"
+    return ", ".join([*map(tensor_text, shown), *([more] if more else [])]) or "none"
 
 
 def _host_ops(facts: Facts, verbose: bool = True) -> Iterator[str]:
@@ -214,7 +214,7 @@ def _notes(facts: Facts, verbose: bool = True) -> Iterator[str]:
         yield f"notes: {more}"
 
 
-def _tensor(t: Facts) -> str:
+def tensor_text(t: Facts) -> str:
     """`x int8 1×3×32×32 (scale 0.0123, zero point -3)`."""
     shape = "×".join(str(d) for d in t["shape"]) or "scalar"
     layout = "" if t["layout"] == "contiguous" else f" {t['layout']}"

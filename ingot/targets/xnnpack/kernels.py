@@ -13,7 +13,7 @@ from ingot.capture.op_semantics.weighted_ops import groups_of, weight_axis
 from ingot.core.fx import constant_of, has_symbols, value_of
 from ingot.core.shape_cache import ShapeCache
 from ingot.core.symbolic_sizes import same_shape
-from ingot.targets.base import Ability, Kernels
+from ingot.targets.base import DYNAMIC, Ability, Kernels
 from ingot.targets.edge_ops import decomposed_nodes, decomposition_key
 from ingot.targets.host_kernels import runs_on_host, spatial_dims
 from ingot.targets.xnnpack.constraints import unsupported_by_runtime
@@ -70,6 +70,8 @@ def _ability(node: Node) -> Ability:
         return Ability(FLOAT, f"XNNPACK runs {names[0]} in float only")
     if (why := _unsupported_arguments(node, names[0])) is not None:
         return Ability(FLOAT, why)
+    if _quantizes_inputs(names[0]) and not has_symbols(value_of(node).shape):
+        return Ability(BOTH | {DYNAMIC}, f"XNNPACK lists static and dynamic int8 for {names[0]}")
     return Ability(BOTH, f"XNNPACK lists static int8 for {names[0]}")
 
 
@@ -77,6 +79,14 @@ def _static(name: str) -> bool:
     from executorch.backends.xnnpack.partition.config.xnnpack_config import ConfigPrecisionType
 
     return ConfigPrecisionType.STATIC_QUANT in _configs()[name].supported_precision_types()
+
+
+def _quantizes_inputs(name: str) -> bool:
+    """At run time, token by token. The config of convolutions lists it too; there it is per tensor, and not tried."""
+    from executorch.backends.xnnpack.partition.config.xnnpack_config import ConfigPrecisionType
+
+    dynamic = ConfigPrecisionType.DYNAMIC_QUANT in _configs()[name].supported_precision_types()
+    return dynamic and name == "linear.default"
 
 
 def runs_somewhere(node: Node) -> bool:

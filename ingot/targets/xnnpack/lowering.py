@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from torch.fx import GraphModule
+
 from ingot.patches.xnnpack import xnnpack_pass_fixes
 from ingot.targets.base import Lowering, RewriteRule
+from ingot.targets.xnnpack.constant_audit import audit_delegates
 from ingot.targets.xnnpack.constraints import restrict
 from ingot.targets.xnnpack.rules import RULES
 
@@ -40,6 +43,9 @@ class XnnpackLowering(Lowering):
 
     def context(self) -> AbstractContextManager[Any]:
         return xnnpack_pass_fixes()
+
+    def audit(self, graph: GraphModule) -> tuple[str, ...]:
+        return audit_delegates(graph, self.backend_id)
 
 
 def _partitioners() -> list[Any]:

@@ -16,10 +16,12 @@ from ingot.rewrite import (
     boolean_masks,
     complex_pairs,
     constant_adds,
+    constant_products,
     cumulative_sum,
     elu,
     expand,
     extrema,
+    folded_constants,
     gelu_tanh,
     group_norm,
     hardsigmoid,
@@ -91,11 +93,14 @@ _EARLY = (
     hardsigmoid, softplus, elu, gelu_tanh,
 )  # fmt: skip
 _MASKED = (attention, boolean_masks, log_softmax)
+# Constants that the rules before left: a product can only be with one that is computed.
+_FOLDED = folded_constants.FoldedConstants("fold-constants-of-products")
+_SLICES = (strided_slice, split_dims, slice_as_linear)
 _LATE = (
-    strided_slice, split_dims, slice_as_linear, matmul, softmax, layer_norm, rms_norm, mean, reduce_sum,
-    scalar_operands, expand, repetition,
+    constant_products, matmul, softmax, layer_norm, rms_norm, mean, reduce_sum, scalar_operands, expand, repetition,
 )  # fmt: skip
 RULES = (
     complex_pairs.RULE, *_MISSING, *(module.RULE for module in (*_EARLY, *_MASKED)), *_IN_FLOAT,
-    *(module.RULE for module in _LATE), ConstantGather(_outside), permute_chains.RULE,
+    *(module.RULE for module in _SLICES), _FOLDED, *(module.RULE for module in _LATE),
+    ConstantGather(_outside), permute_chains.RULE, folded_constants.RULE,
 )  # fmt: skip

@@ -9,6 +9,7 @@ import torch
 from ingot.runtime import worker
 from ingot.runtime.segmented_run import run_segmented
 from ingot.targets.base import Batch, Executor, Files, Runner
+from ingot.targets.xnnpack.profile_events import event_handles
 
 
 class XnnpackRunner(Runner):
@@ -36,3 +37,6 @@ class XnnpackRunner(Runner):
 
     def trace(self, pte: bytes, batch: Batch, runs: int) -> bytes | None:
         return worker.trace_pte(pte, batch, runs)
+
+    def event_handles(self, payload: bytes, events: Sequence[str]) -> Mapping[str, tuple[int, ...]]:
+        return event_handles(payload, events)

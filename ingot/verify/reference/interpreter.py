@@ -17,7 +17,7 @@ from torch.fx import GraphModule, Interpreter, Node
 
 from ingot.targets.base import Target
 from ingot.verify.reference.lut import lookup_tables
-from ingot.verify.reference.multipliers import exact_scales
+from ingot.verify.reference.multipliers import exact_scales, quantize_of
 
 
 def evaluate(module: GraphModule, batches: Sequence[tuple[Any, ...]], target: Target) -> list[Any]:
@@ -42,19 +42,35 @@ class DoubleInterpreter(Interpreter):
         qdq = QDQ_IN_DOUBLE.get(str(n.target)) if n.op == "call_function" else None
         if qdq is not None:
             return self._run_qdq(n, qdq)
+        if n.op == "call_function" and getattr(n.target, "namespace", "") == RUNTIME_QPARAMS:
+            return torch.utils._pytree.tree_map_only(Tensor, _widen, self._run_in_float32(n))
         if n in self.tables:
             return self.tables[n](self.fetch_args_kwargs_from_env(n)[0][0])
         return torch.utils._pytree.tree_map_only(Tensor, _widen, super().run_node(n))
 
+    def _run_in_float32(self, n: Node) -> Any:
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        args, kwargs = torch.utils._pytree.tree_map_only(Tensor, narrow, (args, kwargs))
+        return n.target(*args, **kwargs)  # type: ignore[operator]
+
     def _run_qdq(self, n: Node, qdq: Callable[..., Tensor]) -> Tensor:
         x, scale, *rest = self.fetch_args_kwargs_from_env(n)[0]
         if qdq is not _quantize:
-            return qdq(x, self.scales.get(n, scale), *rest)
+            made = qdq(x, self.scales.get(n, scale), *rest)
+            return _widen(made.float()) if _only_float_reads(n) else made
         if n.all_input_nodes[0].op == "placeholder":
             return _quantize_input(x, scale, *rest)
         return (_quantize_half_up if self.rounds_half_up else _quantize)(x, scale, *rest)
 
 
+def _only_float_reads(dequantize: Node) -> bool:
+    """A value that leaves the integers: the dequantize kernel rounds it to float32, and a floor can tell."""
+    computed = dequantize.all_input_nodes[0].op != "get_attr"
+    return computed and all(quantize_of(user) is None for user in dequantize.users)
+
+
+# The namespace of the ops that choose qparams at run time: from float32 values, as kernels do.
+RUNTIME_QPARAMS = "torchao"
 TIE = 1e-9  # of a step: rounding error of a double at a tie
 
 

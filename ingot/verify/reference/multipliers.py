@@ -31,7 +31,7 @@ def exact_scales(module: GraphModule, target: Target) -> dict[Node, Tensor]:
 
 
 def _scales(node: Node, target: Target) -> Iterator[tuple[Node, Tensor]]:
-    reads, out = [_dequantize_of(n) for n in operands(node)], _quantize_of(node)
+    reads, out = [_dequantize_of(n) for n in operands(node)], quantize_of(node)
     if out is None or len(reads) < 2 or reads[0] is None or reads[1] is None or not _is_matmul(node, reads[1]):
         return
     x, weight = qdq_qparams(reads[0]), qdq_qparams(reads[1])
@@ -57,13 +57,17 @@ def _exact_scale(weight: QParams, ratio: float, bits: int) -> Tensor:
 
 
 def _dequantize_of(node: Node) -> Node | None:
-    """The dequantize that an operand comes from; a fused pad in between changes no value."""
+    """The dequantize that an operand comes from; a fused pad in between changes no value.
+
+    None where the scale is chosen at run time.
+    """
     while node.op == "call_function" and len(operands(node)) == 1 and "dequantize" not in str(node.target):
         node = operands(node)[0]
-    return node if "dequantize" in str(node.target) else None
+    fixed = is_call(node, "dequantize_per_tensor") or is_call(node, "dequantize_per_channel")
+    return node if fixed else None
 
 
-def _quantize_of(node: Node) -> Node | None:
+def quantize_of(node: Node) -> Node | None:
     """The quantize of the result; a fused clamp may come before it."""
     while len(node.users) == 1 and not is_call(node, "quantize_per_tensor"):
         node = next(iter(node.users))

@@ -1,0 +1,1 @@
+"""Ingot beside other runtimes: same weights, data and threads, in alternating rounds (`make bench-peers`)."""

@@ -1,0 +1,1 @@
+"""A casting in the formats of other tools: ETRecord, bundled program, op list, C header, Model Explorer."""
