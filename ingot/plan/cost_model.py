@@ -17,7 +17,7 @@ from ingot.plan.solver_state import SolverState, activation_operands
 from ingot.plan.value_ranges import width
 from ingot.targets.base import DYNAMIC, Format
 
-# A token has at most the range of all data. Its noise is a fifth of the static one's on the encoders tried.
+# A token has at most the range of all data. This is an assumption, not a measurement; the simulation corrects it.
 TOKEN_NOISE = 0.5
 BYTES = {"int8": 1, "int16": 2, "float": 4}
 
