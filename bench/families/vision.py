@@ -14,7 +14,7 @@ from bench.families.liven import liven
 from bench.families.timm_nets import smallest_nets
 from bench.packages import timm_library, torchvision_models
 
-SIZES = (96, 128, 160, 192, 224, 256, 320)
+SIZES = (96, 128, 160, 192, 224, 240, 256, 320)
 BATCHES = 4
 # What has no family of its own in the registry, and another forward than the smallest net of its module.
 TIMM_MORE = {"mobilenetv4_hybrid": "mobilenetv4_hybrid_medium", "mobilenetv4": "mobilenetv4_conv_small_035"}

@@ -38,7 +38,8 @@ def row(target: str, flow: str, name: str, folder: Path) -> dict[str, Any]:
 
 def _cast(entry: Entry, target: str, flow: str, folder: Path) -> dict[str, Any]:
     if target == "xnnpack":
-        return cast_entry(entry, folder, flow, {"min_sqnr_db": -100.0})  # judged here, both flows alike
+        quantize = {"quantize": False} if flow == "float" else {}
+        return cast_entry(entry, folder, flow, {"min_sqnr_db": -100.0, **quantize})  # judged here, all flows alike
     from bench import arm_worker
 
     return arm_worker.cast_entry(entry, target, folder, flow)

@@ -18,6 +18,7 @@ from torch.utils import _pytree as pytree
 from torch.utils._sympy.numbers import int_oo
 
 from ingot.capture.canonicalize import composite_ops
+from ingot.capture.canonicalize.identities import views_as_reshapes
 from ingot.capture.canonicalize.passes import PassRecord, canonicalize
 from ingot.capture.control_flow import has_control_flow, inline_control_flow
 from ingot.capture.device import on_cpu
@@ -239,6 +240,7 @@ def flat_module(exported: ExportedProgram) -> GraphModule:
     module.graph.set_codegen(torch.fx.graph.CodeGen())
     out = next(n for n in reversed(module.graph.nodes) if n.op == "output")
     out.args = (tuple(pytree.tree_leaves(out.args[0])),)
+    views_as_reshapes(module)  # a kernel's strides may differ from those that were traced
     return GraphModule(module, module.graph)  # anew: without the hooks that check for nested inputs
 
 

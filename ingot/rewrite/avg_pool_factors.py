@@ -22,7 +22,10 @@ def avg_pool_with_factors(
     x: Tensor, kernel: Pair, stride: Pair = (), padding: Pair = (0,), ceil_mode: bool = False,
     count_include_pad: bool = True, divisor: int | None = None,
 ) -> Tensor:  # fmt: skip
-    window, steps, pads = _pair(kernel), _pair(stride or kernel), _pair(padding)
+    pads, given = _pair(padding), _pair(kernel)
+    # A window beyond an image without padding is the one window there, and averages the image.
+    window = [w if p else min(w, size) for w, p, size in zip(given, pads, x.shape[-2:], strict=True)]
+    steps = [min(s, w) if w < g else s for s, w, g in zip(_pair(stride or kernel), window, given, strict=True)]
     rows, columns = (_windows(x.shape[d - 2], window[d], steps[d], pads[d], ceil_mode) for d in (0, 1))
     amounts = [pads[1], columns.end_pad, pads[0], rows.end_pad]
     sums = aten.avg_pool2d(_padded(x, amounts), window, steps)

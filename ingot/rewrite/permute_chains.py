@@ -19,6 +19,7 @@ from ingot.core.fx import call, has_symbols, value_of
 from ingot.rewrite.rule import Rule, in_float
 
 aten = torch.ops.aten
+MOST_DIMS = 6  # of XNNPACK's tensors
 _CHAIN_OPS = (aten.reshape.default, aten.permute.default)  # canonical programs move data by these, slice and cat only
 
 
@@ -60,7 +61,14 @@ def _rewrite(node: Node) -> Node | None:
     if has_symbols(value_of(x).shape) or value_of(x).numel() < 2:
         return None
     best = _shortest(chain, x)
-    return _emit(node, x, best) if best is not None and best.op_count < len(chain) else None
+    return _emit(node, x, best) if best is not None and _is_better(best, chain) else None
+
+
+def _is_better(move: _ReshapePermute, chain: list[Node]) -> bool:
+    """Fewer ops, or as many on values of fewer dimensions where the chain has more than backends take."""
+    dims = max(value_of(n).dim() for n in chain)
+    lower = dims > MOST_DIMS and len(move.shape) < dims
+    return move.op_count < len(chain) or (lower and move.op_count == len(chain))
 
 
 def _chain(node: Node) -> list[Node]:

@@ -7,6 +7,7 @@ from argparse import Namespace
 from pathlib import Path
 
 from bench.families.run import todo
+from bench.families.sweep import forked_row, sweep_line
 from bench.families.table import families_table, verdict
 
 WHOLE = {
@@ -58,3 +59,16 @@ def test_the_table_has_a_line_per_net_and_the_ops_that_are_left() -> None:
     assert "stock: 1 nets, 1 split" in text
     assert "not built: timm/c: no inputs" in text
     assert "1 embedding: timm/a" in text
+
+
+def test_a_sweep_has_a_row_for_a_net_that_is_not_built() -> None:
+    row = forked_row("torchaudio/no such net", Namespace(target="xnnpack", flow="probe", timeout=60.0))
+    assert (row["id"], row["flow"]) == ("torchaudio/no such net", "probe")
+    assert "KeyError" in row["skipped"]
+    assert "not built" in sweep_line(row)
+
+
+def test_a_sweep_gives_a_net_up_after_its_time() -> None:
+    row = forked_row("torchaudio/conformer", Namespace(target="xnnpack", flow="ingot", timeout=0.0))
+    assert row["error"] == "not done after 0 s"
+    assert "1 delegates, 1 host ops" in sweep_line({**WHOLE, "process_seconds": 1.0})

@@ -268,6 +268,24 @@ def test_reshapes_that_cancel_keep_the_op_before_them() -> None:
     torch.testing.assert_close(ingot.capture(model, (x,)).module(x)[0], model(x))
 
 
+def test_a_view_of_strides_that_the_kernel_does_not_give_is_a_reshape() -> None:
+    """With a batch of one the traced convolution is channels-last, the executed one is not."""
+
+    class FromTokens(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(48, 96, 1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            image = self.conv(x.mT.reshape(1, 48, 3, 3))
+            return image.permute(0, 2, 3, 1).reshape(1, 9, 96)
+
+    net, x = FromTokens().eval(), torch.randn(1, 9, 48)
+    program = ingot.capture(net, (x,))
+    torch.testing.assert_close(program.module(x)[0], net(x))
+    torch.testing.assert_close(program.reference(x)[0], net(x))
+
+
 class OnePixelGrid(nn.Module):
     """On one pixel the grid is a constant, so affine_grid counts as movement; torch's decomposition writes in place."""
 

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ingot.rewrite import (
+    activations,
     adaptive_pool,
     avg_pool_factors,
     bilinear,
@@ -22,16 +23,20 @@ from ingot.rewrite import (
     embedding_bag,
     extrema,
     group_norm,
+    logarithms,
     order_statistics,
     pool1d,
     pool3d,
     pool_indices,
     powers,
     prelu,
+    products,
     resample,
     round_decimals,
+    rounding,
     rrelu,
     scans,
+    trigonometry,
     unbatched,
     variance,
     windows,
@@ -43,6 +48,7 @@ MODULES = (
     conv3d, conv_transpose3d, adaptive_pool, pool1d, pool3d, pool_indices, order_statistics, round_decimals, prelu,
     embedding_bag, scans, bucketize, unbatched, resample, bilinear, rrelu,
     avg_pool_factors, group_norm, extrema, cumulative_sum, powers, windows, variance,
+    activations, rounding, trigonometry, logarithms, products,
 )  # fmt: skip
 
 
@@ -236,6 +242,34 @@ def an_embedding_bag(draw: random.Random) -> Any:
     return (weight, indices, ends, False, mode, False, weights, last, padding), {}
 
 
+def halves(draw: random.Random) -> Any:
+    """Whole numbers, halves and others: of either sign."""
+    return ((distinct(draw, 5, 4) * draw.choice((1, 4, 1.7)),), {})
+
+
+def a_number(draw: random.Random) -> Any:
+    return ((noise(draw, 3, 4) * draw.choice((1e-3, 1, 4)),), {})
+
+
+def inside(draw: random.Random, low: float, high: float) -> Any:
+    return ((noise(draw, 3, 4).sigmoid() * (high - low) + low,), {})
+
+
+def a_mode(draw: random.Random) -> dict[str, str]:
+    return {"rounding_mode": draw.choice(("floor", "trunc"))}
+
+
+ON_ALL_NUMBERS = (
+    aten.atan.default, aten.tan.default, aten.cosh.default, aten.sinh.default, aten.asinh.default, aten.expm1.default,
+    aten.exp2.default, aten.special_exp2.default, aten.erfc.default, aten.mish.default, aten.log_sigmoid.default,
+    aten.celu.default, aten.selu.default, aten.sinc.default, aten.hardshrink.default, aten.softshrink.default,
+    aten.softplus.default,
+)  # fmt: skip
+ON_HALVES = (
+    aten.round.default, aten.sign.default, aten.sgn.default, aten.trunc.default, aten.fix.default, aten.frac.default,
+)  # fmt: skip
+BY_A_NUMBER = (aten.remainder.Scalar, aten.fmod.Scalar)
+BY_A_TENSOR = (aten.remainder.Tensor, aten.fmod.Tensor, aten.floor_divide.default)
 DRAW: dict[Any, Any] = {
     aten.conv3d.default: lambda draw: a_conv(draw, 3),
     aten.conv_transpose3d.input: lambda draw: a_conv_transpose(draw, 3),
@@ -284,6 +318,31 @@ DRAW: dict[Any, Any] = {
     aten.instance_norm.default: an_instance_norm,
     aten.pow.Tensor_Scalar: a_power,
     aten.erf.default: lambda draw: ((noise(draw, 3, 4) * 3,), {}),
+    **dict.fromkeys(ON_HALVES, halves),
+    **dict.fromkeys(ON_ALL_NUMBERS, a_number),
+    **{op: partial(inside, low=-0.999, high=0.999) for op in (aten.asin.default, aten.acos.default, aten.atanh.default)},
+    aten.prod.dim_int: lambda draw: ((noise(draw, 3, 5, 2), draw.randint(-3, 2), draw.random() < 0.5), {}),
+    aten.logsumexp.default: lambda draw: ((noise(draw, 3, 5, 2), draw.choice(([1], [0, 2], [-1])), draw.random() < 0.5), {}),
+    aten.acosh.default: partial(inside, low=1.01, high=9.0),
+    **{op: partial(inside, low=0.01, high=99.0) for op in (aten.log2.default, aten.log10.default)},
+    aten.log1p.default: partial(inside, low=-0.9, high=9.0),
+    aten.logit.default: lambda draw: ((noise(draw, 3, 4).sigmoid(), draw.choice((None, 0.1))), {}),
+    **{op: lambda draw: ((noise(draw, 3, 4), noise(draw, 3, 4)), {}) for op in (aten.atan2.default, aten.copysign.Tensor)},
+    aten.logaddexp.default: lambda draw: ((noise(draw, 3, 4) * 9, noise(draw, 4)), {}),
+    aten.heaviside.default: lambda draw: ((*halves(draw)[0], noise(draw, 4)), {}),
+    **{op: lambda draw: ((noise(draw, 3, 4) * 5, draw.choice((0.7, -1.3))), {}) for op in BY_A_NUMBER},
+    **{op: lambda draw: ((noise(draw, 3, 4) * 5, noise(draw, 4) + 3), {}) for op in BY_A_TENSOR},
+    aten.div.Scalar_mode: lambda draw: ((noise(draw, 3, 4) * 5, 0.7), a_mode(draw)),
+    aten.div.Tensor_mode: lambda draw: ((noise(draw, 3, 4) * 5, noise(draw, 4) + 3), a_mode(draw)),
+    aten.elu.default: lambda draw: ((noise(draw, 3, 4) * 3, *(draw.choice((0.5, 1.0, 2.0)) for _ in range(3))), {}),
+    aten.threshold.default: lambda draw: ((noise(draw, 3, 4), 0.1, draw.choice((-3.0, 20.0))), {}),
+    aten.lerp.Scalar: lambda draw: ((noise(draw, 3, 4), noise(draw, 3, 4), 0.3), {}),
+    aten.lerp.Tensor: lambda draw: ((noise(draw, 3, 4), noise(draw, 3, 4), noise(draw, 4)), {}),
+    aten.addcdiv.default: lambda draw: (
+        (noise(draw, 3, 4), noise(draw, 4), noise(draw, 3, 1).abs() + 0.5), {"value": draw.choice((1, 0.5))}
+    ),
+    aten.clamp.Tensor: lambda draw: ((noise(draw, 3, 4), *draw.choice(((noise(draw, 4),), (None, noise(draw, 4))))), {}),
+    **{op: lambda draw: ((noise(draw, 3, 4), noise(draw, 4)), {}) for op in (aten.clamp_min.Tensor, aten.clamp_max.Tensor)},
     aten.unfold.default: an_unfold,
     aten.im2col.default: an_im2col,
     aten.col2im.default: a_col2im,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
 from torch.fx import Node
 
 from ingot.rewrite import (
+    activations,
     adaptive_pool,
     attention,
     avg_pool,
@@ -25,14 +27,17 @@ from ingot.rewrite import (
     hardsigmoid,
     layer_norm,
     log_softmax,
+    logarithms,
     matmul,
     mean,
     permute_chains,
     pool1d,
     powers,
+    products,
     reduce_sum,
     repetition,
     rms_norm,
+    rounding,
     scalar_operands,
     slice_as_linear,
     slice_scatter,
@@ -40,6 +45,7 @@ from ingot.rewrite import (
     softplus,
     split_dims,
     strided_slice,
+    trigonometry,
     unbatched,
     upsample_bilinear_factors,
     upsample_nearest,
@@ -59,11 +65,19 @@ def _outside(node: Node) -> bool:
     return not XnnpackKernels().ability(node).runs
 
 
+def _extremum_outside(node: Node) -> bool:
+    """The partitioner takes a max over any axis, its kernel over rows and columns of images only."""
+    return _outside(node) or node.target is torch.ops.aten.max.dim
+
+
 # What XNNPACK lacks in this form, and has in another.
 _IN_FLOAT = tuple(
-    replace(module.RULE, wanted=_outside)
-    for module in (avg_pool_factors, group_norm, variance, windows, extrema, cumulative_sum, powers)
-)
+    replace(module.RULE, wanted=_extremum_outside if module is extrema else _outside)
+    for module in (
+        avg_pool_factors, group_norm, variance, windows, products, extrema, cumulative_sum, activations, rounding,
+        trigonometry, logarithms, powers,
+    )
+)  # fmt: skip
 _COVERED = frozenset(op for rule in _IN_FLOAT for op in rule.functions)
 
 
