@@ -52,7 +52,7 @@ def prepare(peer: Peer) -> str | None:
     ready = _folder(peer) / ".ready"
     if not peer.packages or (ready.exists() and ready.read_text() == " ".join(peer.packages)):
         return None
-    venv.create(_folder(peer), with_pip=True)
+    venv.create(_folder(peer), with_pip=True, symlinks=True, clear=True)  # anew: an earlier call may have stopped
     done = subprocess.run([_python(peer), "-m", "pip", "install", "-q", *peer.packages], capture_output=True, text=True)
     if done.returncode:
         return f"not installed: {done.stderr.strip().splitlines()[-1]}"
