@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import socket
 import tempfile
 from collections import deque
@@ -124,7 +125,10 @@ def _run_on_node(job: Job, prepared: Files | None, timeout: float) -> JobResult:
 
     here = Path.cwd()  # the copy of the fleet's folder that Ray made
     folder = None if prepared is None else _on_disk(prepared, here)
-    return _server().run(replace(job, folder=str(here)), folder, timeout)
+    result = _server().run(replace(job, folder=str(here)), folder, timeout)
+    if not here.is_dir():  # the node is being torn down: what the job says is about that, not about its cell
+        os._exit(1)  # Ray tries a task whose worker died on another node
+    return result
 
 
 @cache
