@@ -112,7 +112,9 @@ PATCHES: dict[str, tuple[Patch, ...]] = {
         Patch(f"{_XNNPACK}.channels_last_tagged_reshape_pass:ChannelsLastTaggedReshapePass", "is_nchw_node",
               "xnnpack:is_contiguous", "takes a quantized channels-last input for a contiguous one"),
         Patch(f"{_XNNPACK}.channels_last_tagged_reshape_pass:ChannelsLastTaggedReshapePass", "requires_nchw_inputs",
-              "xnnpack:or_works_on_last_axis", "computes softmax of a channels-last value over the channels"),
+              "xnnpack:or_works_on_last_axis", "works along the channels of a channels-last value"),
+        Patch(f"{_XNNPACK}.conv1d_unsqueeze_pass:Conv1dUnsqueezePass", "insert_q_dq_pair",
+              "xnnpack:only_around_integer_convolutions", "quantizes a reshape before a conv1d that computes in float"),
     ),
     # varying_sizes.varying_sizes
     "varying_sizes": (

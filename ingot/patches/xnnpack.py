@@ -55,11 +55,38 @@ def is_contiguous(original: Any, _session: Any) -> Any:
     return staticmethod(is_nchw)
 
 
+# Kernels that read numbers along the last axis: contiguous memory, whatever their producer prefers. A copy between a
+# dynamic dequantize and its linear would hide that the linear's input is quantized.
+LAST_AXIS_OPS = ("_softmax", "choose_qparams_affine", "quantize_affine")
+
+
 def or_works_on_last_axis(original: Any, _session: Any) -> Any:
     def requires(self: Any, node: Node) -> bool:
-        return bool(original(self, node)) or "_softmax" in str(node.target)
+        return bool(original(self, node)) or any(op in str(node.target) for op in LAST_AXIS_OPS)
 
     return requires
+
+
+# ---- convolutions in one dimension ----
+
+
+def only_around_integer_convolutions(original: Any, _session: Any) -> Any:
+    """`anchor` is the new unsqueeze before a convolution, or the convolution itself, followed by a new squeeze."""
+
+    def insert_q_dq_pair(self: Any, graph: Any, anchor: Node, q_params: Any) -> None:
+        if _is_kernel_boundary(anchor):
+            original(self, graph, anchor, q_params)
+
+    return insert_q_dq_pair
+
+
+def _is_kernel_boundary(anchor: Node) -> bool:
+    """The conversions next to it are part of integer kernels: none of them is a kernel of its own."""
+    from executorch.backends.xnnpack.utils.quant_utils import is_tagged_as_implicit_q_dq as is_part_of_kernel
+
+    if "unsqueeze" in str(anchor.target):
+        return is_part_of_kernel(anchor.all_input_nodes[0])
+    return all(is_part_of_kernel(quantize) for squeeze in anchor.users for quantize in squeeze.users)
 
 
 def _quantized_input(node: Node) -> Node | None:

@@ -21,14 +21,14 @@ from ingot.result.export.etrecord import seconds_by_value
 from ingot.targets.xnnpack.profile_events import XnnNode, align
 from tests.support.requirements import need_module
 
-BATCHES = [(torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(i)),) for i in range(4)]
+BATCHES = [(torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(i)),) for i in range(4)]
 
 
 class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.conv, self.deep = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 8, 3, padding=1, groups=8)
-        self.head = nn.Linear(8 * 64, 10)
+        self.head = nn.Linear(8 * 64 * 64, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = torch.relu(self.conv(x))  # conv
