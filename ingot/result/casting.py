@@ -24,6 +24,7 @@ from ingot.result.details.records import Details
 from ingot.result.report.facts import facts_of, to_json
 from ingot.result.report.html import page
 from ingot.result.report.notebook import notebook_html
+from ingot.result.report.text import summary
 from ingot.result.saved import load_folder, saved_files
 from ingot.targets.base import Estimate
 from ingot.verify.check import Evidence
@@ -107,6 +108,10 @@ class Casting:
         with atomic_write(path) as f:
             f.write(page(facts_of(self)).encode())
         return Path(path)
+
+    def __str__(self) -> str:
+        """What the shell prints after a cast."""
+        return summary(self, verbose=False)
 
     def _repr_html_(self) -> str:
         """What a notebook shows: the headline, inputs and outputs, errors, host ops."""

@@ -1,14 +1,11 @@
-"""group_norm(x, g, w, b) -> layer_norm(x as [n, g, rest]) as x, * w + b for each channel
-
-instance_norm(x) is group_norm with a group for each channel.
-"""
+"""group_norm(x, g, w, b) -> layer_norm(x as [n, g, rest]) as x, * w + b for each channel"""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from ingot.rewrite.decomposition import Declined, Decomposition
+from ingot.rewrite.decomposition import Decomposition
 
 aten = torch.ops.aten
 REASON = "part of a norm: its statistics need float"
@@ -25,15 +22,4 @@ def group_norm(
     return y if bias is None else y + bias.reshape(each)
 
 
-def instance_norm(
-    x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor | None, var: Tensor | None,
-    use_input_stats: bool, momentum: float, eps: float, cudnn_enabled: bool,
-) -> Tensor:  # fmt: skip
-    if not use_input_stats:
-        raise Declined
-    return group_norm(x, x.shape[1], weight, bias, eps)
-
-
-RULE = Decomposition(
-    "group-norm-as-layer-norm", {aten.group_norm.default: group_norm, aten.instance_norm.default: instance_norm}, REASON
-)
+RULE = Decomposition("group-norm-as-layer-norm", {aten.group_norm.default: group_norm}, REASON)

@@ -51,6 +51,21 @@ def decomposed_nodes(node: Node) -> list[Node]:
     return parts
 
 
+def functional_parts(node: Node) -> torch.fx.Graph | None:
+    """The graph of the ops that it becomes; None where one of them writes into a value that is read elsewhere."""
+    try:
+        graph = _decomposed(node)
+    except Exception:  # as above
+        return None
+    graph.eliminate_dead_code()
+    written = [n for n in graph.nodes if isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable]
+    if any(n.all_input_nodes[0].op == "placeholder" or len(n.all_input_nodes[0].users) > 1 for n in written):
+        return None
+    for part in written:
+        part.target = _functional(part.target)
+    return graph
+
+
 def _functional(op: Any) -> Any:
     """add_.Scalar -> add.Scalar: torch's composite ops write into their own results, the edge dialect never does."""
     if not op._schema.is_mutable:

@@ -51,3 +51,7 @@ def test_long_tables_are_cut() -> None:
     found = Cells(replace(lowered(b""), host_ops=ops)._repr_html_())
     assert "… and 38 more" in found.text
     assert "net.py:12" not in found.text
+
+
+def test_printing_a_casting_shows_its_summary() -> None:
+    assert str(lowered()).splitlines()[0].endswith("not executed")

@@ -20,9 +20,11 @@ from ingot.rewrite import (
     conv3d,
     conv_transpose3d,
     cumulative_sum,
+    distances,
     embedding_bag,
     extrema,
     group_norm,
+    instance_norm,
     logarithms,
     order_statistics,
     pool1d,
@@ -47,7 +49,7 @@ aten = torch.ops.aten
 MODULES = (
     conv3d, conv_transpose3d, adaptive_pool, pool1d, pool3d, pool_indices, order_statistics, round_decimals, prelu,
     embedding_bag, scans, bucketize, unbatched, resample, bilinear, rrelu,
-    avg_pool_factors, group_norm, extrema, cumulative_sum, powers, windows, variance,
+    avg_pool_factors, instance_norm, group_norm, extrema, distances, cumulative_sum, powers, windows, variance,
     activations, rounding, trigonometry, logarithms, products,
 )  # fmt: skip
 
@@ -190,6 +192,13 @@ def a_group_norm(draw: random.Random) -> Any:
     return (x, groups, *affine, draw.choice((1e-5, 0.1)), False), {}
 
 
+def a_distance(draw: random.Random, *modes: int | None) -> Any:
+    """Up to 40 rows: torch goes by products from 26 on."""
+    batch, width = draw.choice(((), (2,), (3, 1))), draw.randint(1, 6)
+    x, y = (noise(draw, *batch, draw.randint(1, 40), width) for _ in range(2))
+    return (x, y, draw.choice((2.0, 2.0, 1.0, float("inf"))), draw.choice(modes)), {}
+
+
 def an_instance_norm(draw: random.Random) -> Any:
     (x, _, weight, bias, eps, _), _ = a_group_norm(draw)
     return (x, weight, bias if weight is not None else None, None, None, True, 0.1, eps, False), {}
@@ -315,6 +324,8 @@ DRAW: dict[Any, Any] = {
     aten.min.dim: lambda draw: ((*along_a_dim(draw), draw.random() < 0.5), {}),
     aten.cumsum.default: lambda draw: (along_a_dim(draw), {}),
     aten.group_norm.default: a_group_norm,
+    aten.cdist.default: lambda draw: a_distance(draw, None, 1, 2),
+    aten._cdist_forward.default: lambda draw: a_distance(draw, None, 2),
     aten.instance_norm.default: an_instance_norm,
     aten.pow.Tensor_Scalar: a_power,
     aten.erf.default: lambda draw: ((noise(draw, 3, 4) * 3,), {}),

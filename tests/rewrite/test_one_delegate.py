@@ -59,10 +59,26 @@ class MultiQuery(nn.Module):
         return torch.cat([y.mean(2).mean(1), x.softmax(1).mean(3).mean(2)], 1)
 
 
+class Twins(nn.Module):
+    """Two inputs through one net, compared by cosine similarity and by distances; ExecuTorch decomposes both late."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.linear = nn.Conv2d(1, 8, 3, 2), nn.Linear(8, 16)
+
+    def embedded(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(F.instance_norm(self.conv(x)).relu().mean((2, 3)))
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x, y = self.embedded(x), self.embedded(y)
+        return F.cosine_similarity(x, y), F.pairwise_distance(x, y), torch.cdist(x, y)
+
+
 TOKENS = torch.tensor([[4, 8, 15, 16, 23, 42, 7, 1, 0, 0, 0, 0]])
 CASES: dict[str, tuple[nn.Module, Any, set[str]]] = {
     "mask of integers": (Encoder(), lambda: (TOKENS.roll(1, 1), (TOKENS > 0).long()), {"embedding", "dim_order_ops"}),
     "log-mel": (LogMel(), lambda: (torch.randn(1, 800),), set()),
+    "twins": (Twins(), lambda: (torch.randn(2, 1, 12, 12), torch.randn(2, 1, 12, 12)), set()),
     "multi-query": (MultiQuery(), lambda: (torch.randn(1, 3, 8, 8),), set()),
     "group norm and pool": (
         nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.AvgPool2d(3, 2, 1, ceil_mode=True), nn.LogSoftmax(1)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
-from torch.fx import Node
+from torch.fx import Graph, Node
 
 from ingot.rewrite import (
     activations,
@@ -18,6 +18,7 @@ from ingot.rewrite import (
     constant_adds,
     constant_products,
     cumulative_sum,
+    distances,
     elu,
     expand,
     extrema,
@@ -25,6 +26,7 @@ from ingot.rewrite import (
     gelu_tanh,
     group_norm,
     hardsigmoid,
+    instance_norm,
     layer_norm,
     log_softmax,
     logarithms,
@@ -52,9 +54,11 @@ from ingot.rewrite import (
     variance,
     windows,
 )
+from ingot.rewrite.composite_parts import CompositeParts
 from ingot.rewrite.constant_gather import ConstantGather
+from ingot.targets.edge_ops import functional_parts
 from ingot.targets.missing_ops import rules_for_missing_ops
-from ingot.targets.xnnpack.kernels import XnnpackKernels, runs_somewhere
+from ingot.targets.xnnpack.kernels import XnnpackKernels, edge_ops, runs_somewhere
 
 
 def _runs_nowhere(node: Node) -> bool:
@@ -63,6 +67,10 @@ def _runs_nowhere(node: Node) -> bool:
 
 def _outside(node: Node) -> bool:
     return not XnnpackKernels().ability(node).runs
+
+
+def _parts_outside(node: Node) -> Graph | None:
+    return functional_parts(node) if _outside(node) and len(edge_ops(node)) > 1 else None
 
 
 def _extremum_outside(node: Node) -> bool:
@@ -74,8 +82,8 @@ def _extremum_outside(node: Node) -> bool:
 _IN_FLOAT = tuple(
     replace(module.RULE, wanted=_extremum_outside if module is extrema else _outside)
     for module in (
-        avg_pool_factors, group_norm, variance, windows, products, extrema, cumulative_sum, activations, rounding,
-        trigonometry, logarithms, powers,
+        avg_pool_factors, instance_norm, group_norm, variance, windows, products, extrema, cumulative_sum, activations,
+        rounding, trigonometry, logarithms, distances, powers,
     )
 )  # fmt: skip
 _COVERED = frozenset(op for rule in _IN_FLOAT for op in rule.functions)
@@ -99,8 +107,9 @@ _SLICES = (strided_slice, split_dims, slice_as_linear)
 _LATE = (
     constant_products, matmul, softmax, layer_norm, rms_norm, mean, reduce_sum, scalar_operands, expand, repetition,
 )  # fmt: skip
+_PARTS = (*_IN_FLOAT, _FOLDED, *(module.RULE for module in _LATE))
 RULES = (
     complex_pairs.RULE, *_MISSING, *(module.RULE for module in (*_EARLY, *_MASKED)), *_IN_FLOAT,
     *(module.RULE for module in _SLICES), _FOLDED, *(module.RULE for module in _LATE),
-    ConstantGather(_outside), permute_chains.RULE, folded_constants.RULE,
+    CompositeParts(_parts_outside, _PARTS), ConstantGather(_outside), permute_chains.RULE, folded_constants.RULE,
 )  # fmt: skip
