@@ -54,4 +54,4 @@ def test_long_tables_are_cut() -> None:
 
 
 def test_printing_a_casting_shows_its_summary() -> None:
-    assert str(lowered()).splitlines()[0].endswith("not executed")
+    assert str(lowered(b"")).splitlines()[0].endswith("not executed")
