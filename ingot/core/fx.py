@@ -21,10 +21,34 @@ _TRANSFORMED = "_changed"  # ends the name of a node whose value was rotated or 
 
 def source_of(node: Node) -> str:
     """The innermost user line, e.g. `net.py:41`. Falls back to the module path, then to a line of torch."""
-    frames = _FRAME.findall(node.meta.get("stack_trace") or "")
-    user_frames = [f for f in frames if not _LIBRARY_FRAME.search(f[0])]
-    lines = [f"{Path(file).name}:{line}" for file, line in user_frames or frames]
-    return lines[-1] if user_frames else module_path(node) or (lines or ["?"])[-1]
+    lines = _lines(_frames(node))
+    return user_line(node) or module_path(node) or (lines or ["?"])[-1]
+
+
+def user_line(node: Node) -> str | None:
+    """The innermost line that is neither torch's nor a backend's."""
+    lines = _lines([f for f in _frames(node) if not _LIBRARY_FRAME.search(f[0])])
+    return lines[-1] if lines else None
+
+
+def _frames(node: Node) -> list[tuple[str, str]]:
+    return _FRAME.findall(node.meta.get("stack_trace") or "")
+
+
+def _lines(frames: list[tuple[str, str]]) -> list[str]:
+    return [f"{Path(file).name}:{line}" for file, line in frames]
+
+
+def nearest_source(node: Node) -> str:
+    """The line of the op; of one that a pass inserted, that of the nearest op which it feeds or reads."""
+    seen, level = {node}, [node]
+    while level:
+        found = next((line for n in level if (line := user_line(n) or module_path(n))), None)
+        if found is not None:
+            return found
+        level = [m for m in dict.fromkeys(m for n in level for m in (*n.users, *n.all_input_nodes)) if m not in seen]
+        seen.update(level)
+    return source_of(node)
 
 
 def module_path(node: Node) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.core.artefact import Delegate, HostOp, TensorInfo
-from ingot.core.fx import source_of, untransformed_name
+from ingot.core.fx import nearest_source, untransformed_name
 from ingot.lower.opaque_ops import EXTRA_BACKEND_OP
 from ingot.quantize.memory_format import layout_of
 from ingot.targets.base import Files, Target, digest
@@ -147,7 +147,7 @@ def _host_op(node: Node, target: Target, reasons: dict[str, str]) -> HostOp:
     hint = target.lowering.hints.get(
         op.split(".")[0], "rewrite it with ops that the backend has, or accept the delegate boundary"
     )
-    return HostOp(op, node.name, source_of(node), reason, hint)
+    return HostOp(op, node.name, nearest_source(node), reason, hint)
 
 
 def layout_copy_reason(node: Node) -> str | None:

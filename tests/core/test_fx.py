@@ -12,7 +12,7 @@ from torch import nn
 from torch.fx import Graph, Node
 
 import ingot
-from ingot.core.fx import calls, module_path, source_of
+from ingot.core.fx import calls, module_path, nearest_source, source_of
 
 pytestmark = pytest.mark.smoke
 X = torch.zeros(1, 3, 8, 8)
@@ -85,3 +85,14 @@ def test_a_librarys_model_has_the_librarys_line(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(site)
     monkeypatch.delitem(sys.modules, "some_library", raising=False)
     assert sources(import_module("some_library").Net(nn.ReLU())) == ["some_library.py:4"]
+
+
+def test_an_op_that_a_pass_inserted_has_the_line_of_the_op_that_it_feeds() -> None:
+    graph = Graph()
+    before = graph.placeholder("x")
+    inserted = graph.call_function(torch.neg, (before,))
+    inserted.meta["stack_trace"] = TORCH
+    reader = graph.call_function(torch.relu, (graph.call_function(torch.abs, (inserted,)),))
+    assert nearest_source(inserted) == "conv.py:565"  # nobody has a line of the user
+    reader.meta["stack_trace"] = USER
+    assert nearest_source(inserted) == "net.py:41"
