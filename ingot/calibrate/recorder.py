@@ -28,7 +28,7 @@ from ingot.calibrate.statistics import (
     mean_sensitivity,
 )
 from ingot.capture.element_origin import joined_groups
-from ingot.core.fx import is_float, output_nodes, value_name
+from ingot.core.fx import is_float_op, output_nodes, value_name
 from ingot.core.tensor_bytes import raw_bytes
 from ingot.errors import InputError
 
@@ -66,7 +66,7 @@ def record_rewritten_values(module: torch.fx.GraphModule, ranges: Ranges, restor
 
     `restore` resets the state of the program to its initial values.
     """
-    nodes = [n for n in module.graph.nodes if n.op == "call_function" and is_float(n)]
+    nodes = [n for n in module.graph.nodes if is_float_op(n)]
     names = " ".join(map(value_name, nodes))
     if names in ranges.rewritten:
         return ranges.rewritten[names]

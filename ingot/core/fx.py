@@ -68,6 +68,10 @@ def is_float(node: Node) -> bool:
     return isinstance(val, torch.Tensor) and val.dtype.is_floating_point
 
 
+def is_float_op(node: Node) -> bool:
+    return node.op == "call_function" and is_float(node)
+
+
 def value_name(node: Node) -> str:
     """Name under which calibration recorded the value. A rewrite may keep the name of the node that it replaces."""
     return str(node.meta.get("ingot_value", node.name))

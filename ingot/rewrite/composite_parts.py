@@ -21,7 +21,7 @@ class CompositeParts:
     """`parts`: the graph that lowering makes of an op outside the delegate; None: it stays whole. `rules`: for them."""
 
     parts: Callable[[Node], Graph | None]
-    rules: tuple[RewriteRule, ...]
+    rules: tuple[RewriteRule, ...] = ()
     name: str = "composites-by-parts"
 
     def apply(self, module: GraphModule) -> list[str]:

@@ -16,9 +16,11 @@ from ingot.rewrite import (
     adaptive_pool,
     avg_pool_factors,
     bilinear,
+    bilinear_resize,
     bucketize,
     conv3d,
     conv_transpose3d,
+    conv_transpose_phases,
     cumulative_sum,
     distances,
     embedding_bag,
@@ -44,13 +46,14 @@ from ingot.rewrite import (
     windows,
 )
 from ingot.rewrite.decomposition import Declined
+from ingot.targets.arm import elementwise
 
 aten = torch.ops.aten
 MODULES = (
-    conv3d, conv_transpose3d, adaptive_pool, pool1d, pool3d, pool_indices, order_statistics, round_decimals, prelu,
-    embedding_bag, scans, bucketize, unbatched, resample, bilinear, rrelu,
+    conv3d, conv_transpose3d, conv_transpose_phases, adaptive_pool, pool1d, pool3d, pool_indices, order_statistics, round_decimals, prelu,
+    embedding_bag, scans, bucketize, unbatched, resample, bilinear, bilinear_resize, rrelu,
     avg_pool_factors, instance_norm, group_norm, extrema, distances, cumulative_sum, powers, windows, variance,
-    activations, rounding, trigonometry, logarithms, products,
+    activations, rounding, trigonometry, logarithms, products, elementwise,
 )  # fmt: skip
 
 
@@ -192,6 +195,14 @@ def a_group_norm(draw: random.Random) -> Any:
     return (x, groups, *affine, draw.choice((1e-5, 0.1)), False), {}
 
 
+def a_resize(draw: random.Random) -> Any:
+    """To a size, or by factors that need not be the ratio of the sizes."""
+    x, align = noise(draw, 1, 2, draw.randint(1, 9), draw.randint(1, 9)), draw.random() < 0.5
+    if draw.random() < 0.5:
+        return (x, [draw.randint(1, 20), draw.randint(1, 20)], align, None), {}
+    return (x, None, align, [draw.uniform(1, 3), draw.uniform(1, 3)]), {}
+
+
 def a_distance(draw: random.Random, *modes: int | None) -> Any:
     """Up to 40 rows: torch goes by products from 26 on."""
     batch, width = draw.choice(((), (2,), (3, 1))), draw.randint(1, 6)
@@ -324,6 +335,7 @@ DRAW: dict[Any, Any] = {
     aten.min.dim: lambda draw: ((*along_a_dim(draw), draw.random() < 0.5), {}),
     aten.cumsum.default: lambda draw: (along_a_dim(draw), {}),
     aten.group_norm.default: a_group_norm,
+    aten.upsample_bilinear2d.vec: a_resize,
     aten.cdist.default: lambda draw: a_distance(draw, None, 1, 2),
     aten._cdist_forward.default: lambda draw: a_distance(draw, None, 2),
     aten.instance_norm.default: an_instance_norm,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ingot.core.fx import has_symbols, is_float, value_of
+from ingot.core.fx import has_symbols, is_float_op, value_of
 from ingot.core.torch_modes import in_neutral_modes
 from ingot.result.details.calibration import calibration_summary, stats_of
 from ingot.result.details.nodes import nodes_of
@@ -48,5 +48,5 @@ def _errors(evidence: Any) -> tuple[dict[str, float], tuple[str, ...]]:
 
 def _value_bytes(module: Any) -> int:
     """The size of all float values, for the example inputs."""
-    values = [value_of(n) for n in module.graph.nodes if n.op == "call_function" and is_float(n)]
+    values = [value_of(n) for n in module.graph.nodes if is_float_op(n)]
     return sum(v.numel() * v.element_size() for v in values if not has_symbols(v.shape))

@@ -8,7 +8,7 @@ import torch
 from torch.fx import Node
 
 from ingot.capture.op_semantics.weighted_ops import weight_axis
-from ingot.core.fx import has_symbols, is_float, value_of
+from ingot.core.fx import has_symbols, is_float_op, value_of
 from ingot.errors import first_sentence
 from ingot.targets.arm.answer_cache import FAILED, cached_answers, save_answers
 from ingot.targets.arm.decompositions import apply_arm_decompositions
@@ -41,7 +41,7 @@ def taken_by_arm(device: Device, node: Node) -> bool:
 
 def _unknown_ops(node: Node, known: dict[str, Ability]) -> Ops:
     """All ops of the graph without an answer: one query for many ops takes no longer than for one."""
-    nodes = [n for n in node.graph.nodes if n.op == "call_function" and is_float(n)]
+    nodes = [n for n in node.graph.nodes if is_float_op(n)]
     return {s: n for n in [*nodes, node] if (s := op_signature(n)) not in known}
 
 

@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
-from torch.fx import Node
+from torch.fx import Graph, Node
 
-from ingot.rewrite import complex_pairs, instance_norm, log_softmax, pool3d, upsample_bilinear_factors, vector_norm
+from ingot.core.fx import is_float_op
+from ingot.rewrite import (
+    bilinear_resize,
+    complex_pairs,
+    conv_transpose_phases,
+    distances,
+    instance_norm,
+    log_softmax,
+    pool3d,
+    vector_norm,
+)
+from ingot.rewrite.bilinear_resize import factors_are_ratios
+from ingot.rewrite.composite_parts import CompositeParts
+from ingot.targets.arm import elementwise
 from ingot.targets.arm.ability import taken_by_arm
 from ingot.targets.arm.decompositions import ArmDecompositions
 from ingot.targets.arm.device import Device
 from ingot.targets.arm.gather_as_linear import GatherAsLinear
 from ingot.targets.arm.where_as_mul_add import WhereAsMulAdd
 from ingot.targets.base import RewriteRule
-from ingot.targets.edge_ops import decomposed_ops
+from ingot.targets.edge_ops import decomposed_ops, functional_parts
 from ingot.targets.host_kernels import runs_on_host
 from ingot.targets.missing_ops import rules_for_missing_ops
 
@@ -24,7 +38,22 @@ def arm_rules(device: Device) -> tuple[RewriteRule, ...]:
         """The host is asked first: Arm's partitioner takes a second to answer."""
         return not runs_on_host(node, decomposed_ops(node)) and not taken_by_arm(device, node)
 
-    always = (pool3d.RULE, instance_norm.RULE, vector_norm.RULE, log_softmax.RULE, upsample_bilinear_factors.RULE)
+    def outside(node: Node) -> bool:
+        return not taken_by_arm(device, node)
+
+    def parts(node: Node) -> Graph | None:
+        """Of an op that lowering takes apart, if Arm takes all of them."""
+        graph = functional_parts(node) if outside(node) and len(decomposed_ops(node)) > 1 else None
+        whole = graph is not None and all(taken_by_arm(device, n) for n in graph.nodes if is_float_op(n))
+        return graph if whole else None
+
+    def resized_otherwise(node: Node) -> bool:
+        return not factors_are_ratios(node) or outside(node)
+
+    rules = (conv_transpose_phases.RULE, elementwise.RULE, distances.RULE)
+    refused = (replace(rule, wanted=outside) for rule in rules)
+    early = (complex_pairs.RULE, replace(bilinear_resize.RULE, wanted=resized_otherwise))
+    always = (pool3d.RULE, instance_norm.RULE, vector_norm.RULE, log_softmax.RULE)
     missing = (rule for rule in rules_for_missing_ops(runs_nowhere) if rule.name != pool3d.RULE.name)
     late = (GatherAsLinear(device), ArmDecompositions(device), WhereAsMulAdd(device))
-    return (complex_pairs.RULE, *missing, *always, *late)
+    return (*early, *missing, *always, *refused, CompositeParts(parts), *late)

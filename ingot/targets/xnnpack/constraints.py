@@ -10,7 +10,7 @@ from torch.fx import Node
 
 from ingot.core.fx import value_of
 from ingot.core.symbolic_sizes import symbolic_count
-from ingot.rewrite.upsample_bilinear_factors import factors_are_ratios
+from ingot.rewrite.bilinear_resize import factors_are_ratios
 
 NO_DIMENSIONS = "XNNPACK takes and returns no tensor without dimensions"
 MAX_DIMENSIONS = 6  # XNN_MAX_TENSOR_DIMS of its header; a delegate with more does not load

@@ -13,6 +13,7 @@ from ingot.rewrite import (
     attention,
     avg_pool,
     avg_pool_factors,
+    bilinear_resize,
     boolean_masks,
     complex_pairs,
     constant_adds,
@@ -49,7 +50,6 @@ from ingot.rewrite import (
     strided_slice,
     trigonometry,
     unbatched,
-    upsample_bilinear_factors,
     upsample_nearest,
     variance,
     windows,
@@ -97,7 +97,7 @@ def _left_to_torch(node: Node) -> bool:
 # First: they leave their result in canonical form.
 _MISSING = rules_for_missing_ops(_runs_nowhere, _left_to_torch, {adaptive_pool: _outside})
 _EARLY = (
-    pool1d, avg_pool, unbatched, constant_adds, slice_scatter, upsample_nearest, upsample_bilinear_factors,
+    pool1d, avg_pool, unbatched, constant_adds, slice_scatter, upsample_nearest, bilinear_resize,
     hardsigmoid, softplus, elu, gelu_tanh,
 )  # fmt: skip
 _MASKED = (attention, boolean_masks, log_softmax)
