@@ -158,6 +158,8 @@ CASES = {
     "normalized": ("sum-as-matmul", lambda x: F.normalize(x, dim=-1), (X3,), ()),
     "stretched": ("expand-by-broadcasting", lambda x, y: x * (y + 1).expand(2, 6, 4), (X3, X3[:, :1]), ()),
     "division": ("scalar-as-constant", lambda x: x / 3, (X3,), ()),
+    "a number minus x": ("scalar-as-constant", lambda x: 1 - x, (X3,), ()),
+    "rsub": ("scalar-as-constant", lambda x, w: torch.rsub(x, w) + 2.5 - x, (X3,), (torch.randn(4),)),
 }  # fmt: skip
 
 
@@ -179,6 +181,7 @@ def test_same_numbers(name: str) -> None:
 LEFT_ALONE = {
     "layer norm over two dimensions": (lambda x: F.layer_norm(x, (6, 4)), (X3,)),
     "step in a slice assignment": (lambda x: torch.slice_scatter(torch.zeros(2, 6, 4), x[:, :3], 1, 0, 6, 2), (X3,)),
+    "rsub with a factor": (lambda x: torch.rsub(x, 2, alpha=3), (X3,)),
     "average of what is inside": (lambda x: F.avg_pool2d(x, 3, 1, 1, count_include_pad=False), (X4,)),
     "gelu, erf": (lambda x: F.gelu(x * 3), (X3,)),
     "a logarithm behind a mask": (lambda x: torch.where(x > 0, x.log(), 0.0), (X3,)),
