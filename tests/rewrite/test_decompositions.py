@@ -22,6 +22,7 @@ from ingot.rewrite import (
     cumulative_sum,
     embedding_bag,
     extrema,
+    grid_sample,
     group_norm,
     logarithms,
     order_statistics,
@@ -48,7 +49,7 @@ MODULES = (
     conv3d, conv_transpose3d, adaptive_pool, pool1d, pool3d, pool_indices, order_statistics, round_decimals, prelu,
     embedding_bag, scans, bucketize, unbatched, resample, bilinear, rrelu,
     avg_pool_factors, group_norm, extrema, cumulative_sum, powers, windows, variance,
-    activations, rounding, trigonometry, logarithms, products,
+    activations, rounding, trigonometry, logarithms, products, grid_sample,
 )  # fmt: skip
 
 
@@ -180,6 +181,13 @@ def a_variance(draw: random.Random) -> Any:
 def an_unbiased_variance(draw: random.Random) -> Any:
     (x, dims), _ = a_variance(draw)
     return (x, dims, draw.random() < 0.5, draw.random() < 0.5), {}
+
+
+def a_sampler(draw: random.Random) -> Any:
+    """Points inside and outside of the image."""
+    n, size = draw.randint(1, 3), [draw.randint(1, 6) for _ in range(2)]
+    x, grid = noise(draw, n, draw.randint(1, 3), *size), noise(draw, n, *(draw.randint(1, 4) for _ in range(2)), 2)
+    return (x, grid * draw.choice((0.5, 1, 4)), draw.randint(0, 1), draw.randint(0, 2), draw.random() < 0.5), {}
 
 
 def a_group_norm(draw: random.Random) -> Any:
@@ -314,6 +322,8 @@ DRAW: dict[Any, Any] = {
     aten.max.dim: lambda draw: ((*along_a_dim(draw), draw.random() < 0.5), {}),
     aten.min.dim: lambda draw: ((*along_a_dim(draw), draw.random() < 0.5), {}),
     aten.cumsum.default: lambda draw: (along_a_dim(draw), {}),
+    aten.grid_sampler.default: a_sampler,
+    aten.grid_sampler_2d.default: a_sampler,
     aten.group_norm.default: a_group_norm,
     aten.instance_norm.default: an_instance_norm,
     aten.pow.Tensor_Scalar: a_power,

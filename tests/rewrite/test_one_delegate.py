@@ -59,11 +59,37 @@ class MultiQuery(nn.Module):
         return torch.cat([y.mean(2).mean(1), x.softmax(1).mean(3).mean(2)], 1)
 
 
+class Gated(nn.Module):
+    """A gate and one minus the gate, where one is a whole number, as recurrent nets and masks have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.new = nn.Conv2d(3, 8, 3), nn.Conv2d(3, 8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate = self.gate(x).sigmoid()
+        return (1 - gate) * self.new(x) + gate
+
+
+class Sampled(nn.Module):
+    """Points that are computed: what deformable attention and optical flow read at them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.place = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 2, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        grid = self.place(x).tanh().permute(0, 2, 3, 1)
+        return F.grid_sample(self.conv(x), grid, align_corners=False).relu()
+
+
 TOKENS = torch.tensor([[4, 8, 15, 16, 23, 42, 7, 1, 0, 0, 0, 0]])
 CASES: dict[str, tuple[nn.Module, Any, set[str]]] = {
     "mask of integers": (Encoder(), lambda: (TOKENS.roll(1, 1), (TOKENS > 0).long()), {"embedding", "dim_order_ops"}),
     "log-mel": (LogMel(), lambda: (torch.randn(1, 800),), set()),
     "multi-query": (MultiQuery(), lambda: (torch.randn(1, 3, 8, 8),), set()),
+    "gate": (Gated(), lambda: (torch.randn(1, 3, 8, 8),), set()),
+    "sampler": (Sampled(), lambda: (torch.randn(1, 3, 8, 8),), set()),
     "group norm and pool": (
         nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.AvgPool2d(3, 2, 1, ceil_mode=True), nn.LogSoftmax(1)),
         lambda: (torch.randn(1, 3, 11, 11),), set(),

@@ -23,6 +23,7 @@ from ingot.rewrite import (
     extrema,
     folded_constants,
     gelu_tanh,
+    grid_sample,
     group_norm,
     hardsigmoid,
     layer_norm,
@@ -74,7 +75,7 @@ def _extremum_outside(node: Node) -> bool:
 _IN_FLOAT = tuple(
     replace(module.RULE, wanted=_extremum_outside if module is extrema else _outside)
     for module in (
-        avg_pool_factors, group_norm, variance, windows, products, extrema, cumulative_sum, activations, rounding,
+        grid_sample, avg_pool_factors, group_norm, variance, windows, products, extrema, cumulative_sum, activations, rounding,
         trigonometry, logarithms, powers,
     )
 )  # fmt: skip
