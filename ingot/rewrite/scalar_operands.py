@@ -10,7 +10,6 @@ from torch.fx import Node
 from ingot.core.fx import add_constant, call, is_float, value_of
 from ingot.rewrite.rule import Rule
 
-
 aten = torch.ops.aten
 
 

@@ -75,8 +75,8 @@ def _extremum_outside(node: Node) -> bool:
 _IN_FLOAT = tuple(
     replace(module.RULE, wanted=_extremum_outside if module is extrema else _outside)
     for module in (
-        grid_sample, avg_pool_factors, group_norm, variance, windows, products, extrema, cumulative_sum, activations, rounding,
-        trigonometry, logarithms, powers,
+        grid_sample, avg_pool_factors, group_norm, variance, windows, products, extrema, cumulative_sum, activations,
+        rounding, trigonometry, logarithms, powers,
     )
 )  # fmt: skip
 _COVERED = frozenset(op for rule in _IN_FLOAT for op in rule.functions)
