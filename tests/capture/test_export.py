@@ -298,3 +298,11 @@ def test_a_decomposition_that_is_not_functional_is_left_out() -> None:
     x = torch.randn(1, 2, 1, 1)
     program = ingot.capture(OnePixelGrid(), (x,))
     assert torch.allclose(program.module(x)[0], OnePixelGrid()(x))
+
+
+def test_a_buffer_whose_elements_share_memory() -> None:
+    """What a model writes is put back after the trial run; nothing writes into these."""
+    net = nn.Module()
+    net.register_buffer("row", torch.arange(4.0).expand(3, 4))
+    program = program_of(lambda inner, x: x + inner.row, torch.zeros(3, 4), module=net)
+    torch.testing.assert_close(program.module(torch.ones(3, 4))[0], torch.arange(1.0, 5.0).expand(3, 4))
