@@ -1,6 +1,7 @@
 """Booleans, and integers that count or mark, as float values: 0.0 and 1.0 in the place of False and True.
 
-x > y -> clamp((x - y) * 1e38, 0, 1); a & b -> a * b; ~a -> 1 - a; any(a) -> amax(a); moves move the floats.
+x > y -> clamp((x - y) * 1e38, 0, 1); a & b -> a * b; ~a -> 1 - a; any(a) -> amax(a); int(x) -> trunc(x); moves move the
+floats.
 
 It is exact: a difference of normal floats is at least 1e-38. Integers are compared with constants below 2^23 only: in
 float32 no other integer equals those.
@@ -132,10 +133,12 @@ def _moved(node: Node, at: Node) -> Node | None:
 
 
 def _converted(node: Node, at: Node) -> Node | None:
-    """Integers to booleans: not equal zero. Booleans to integers: as they are."""
+    """Integers to booleans: not equal zero. Booleans to integers: as they are. Floats to integers: without fraction."""
     source: Any = node.args[0]
     if is_boolean(source):
         return number_as_float(source)
+    if is_float32(source) and value_of(node).dtype in (torch.int32, torch.int64):
+        return in_float(at, REASON, aten.trunc.default, source)
     if not is_boolean(node):
         return number_as_float(source) if _is_integer(source) and _is_integer(node) else None
     x = source if is_float32(source) else number_as_float(source)
