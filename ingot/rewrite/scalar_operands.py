@@ -11,11 +11,12 @@ from ingot.core.fx import add_constant, call, is_float, value_of
 from ingot.rewrite.rule import Rule
 
 aten = torch.ops.aten
+REVERSED = frozenset({aten.rsub.Scalar, aten.rsub.Tensor})
 
 
 def _rewrite(node: Node) -> Node | None:
     """A number cannot be quantized; a whole number is lowered as an integer tensor, which splits the delegate."""
-    if node.target in (aten.rsub.Scalar, aten.rsub.Tensor):
+    if node.target in REVERSED:
         return _in_order(node)
     at = _scalar_in_place_of_tensor(node)
     if at is None or not is_float(node) or node.kwargs:

@@ -83,12 +83,30 @@ class Sampled(nn.Module):
         return F.grid_sample(self.conv(x), grid, align_corners=False).relu()
 
 
+class Response(nn.Module):
+    """A global response norm: an op that is a product with a whole number inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.scale, self.bias = (
+            nn.Linear(8, 16),
+            nn.Parameter(torch.rand(16)),
+            nn.Parameter(torch.rand(16)),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.linear(x)
+        size = x.norm(dim=(1, 2), keepdim=True)
+        return x + torch.addcmul(self.bias, self.scale, x * size / (size.mean(-1, keepdim=True) + 1e-6))
+
+
 TOKENS = torch.tensor([[4, 8, 15, 16, 23, 42, 7, 1, 0, 0, 0, 0]])
 CASES: dict[str, tuple[nn.Module, Any, set[str]]] = {
     "mask of integers": (Encoder(), lambda: (TOKENS.roll(1, 1), (TOKENS > 0).long()), {"embedding", "dim_order_ops"}),
     "log-mel": (LogMel(), lambda: (torch.randn(1, 800),), set()),
     "multi-query": (MultiQuery(), lambda: (torch.randn(1, 3, 8, 8),), set()),
     "gate": (Gated(), lambda: (torch.randn(1, 3, 8, 8),), set()),
+    "response norm": (Response(), lambda: (torch.randn(1, 4, 4, 8),), set()),
     "sampler": (Sampled(), lambda: (torch.randn(1, 3, 8, 8),), set()),
     "group norm and pool": (
         nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.AvgPool2d(3, 2, 1, ceil_mode=True), nn.LogSoftmax(1)),

@@ -127,6 +127,7 @@ CASES = {
     "flipped": ("gather-as-matmul", lambda x: (x * 2).flip(1), (X4,), ()),
     "reflected": ("gather-as-matmul", lambda x: F.pad(x * 2, (200, 200), mode="reflect"), (torch.randn(1, 2, 1000),), ()),
     "mask looked up": ("booleans-as-float", lambda x, m: x * (m.bool()[torch.zeros(1, dtype=torch.long), torch.arange(4)] & (x[0] > 0)), (X3, torch.tensor([[1, 0, 1, 1]])), ()),
+    "a mask as integers": ("booleans-as-float", lambda x: x * (x * 3).int().unsqueeze(0).float() + (x.long() == 1), (X3,), ()),
     "spectrum": ("complex-as-pairs", lambda x, w: torch.stft(x, 32, 8, 24, w, return_complex=True).abs(), (torch.randn(2, 100),), (torch.hann_window(24),)),
     "spectrum, normalized, both parts": ("complex-as-pairs", lambda x: torch.view_as_real(torch.stft(x, 16, normalized=True, center=False, return_complex=True)[:, 1:] * 2), (torch.randn(1, 60),), ()),
     "transform over two axes": ("complex-as-pairs", lambda x: torch.fft.fft(torch.fft.fft(x, dim=-1), dim=1, norm="ortho").real, (X3,), ()),
@@ -159,6 +160,7 @@ CASES = {
     "stretched": ("expand-by-broadcasting", lambda x, y: x * (y + 1).expand(2, 6, 4), (X3, X3[:, :1]), ()),
     "division": ("scalar-as-constant", lambda x: x / 3, (X3,), ()),
     "a number minus x": ("scalar-as-constant", lambda x: 1 - x, (X3,), ()),
+    "a product with a whole number inside": ("whole-numbers-as-constants", lambda x, w: torch.addcmul(x, x, w), (X3,), (torch.randn(4),)),
     "rsub": ("scalar-as-constant", lambda x, w: torch.rsub(x, w) + 2.5 - x, (X3,), (torch.randn(4),)),
 }  # fmt: skip
 

@@ -54,8 +54,10 @@ from ingot.rewrite import (
     windows,
 )
 from ingot.rewrite.constant_gather import ConstantGather
+from ingot.rewrite.torch_decompositions import TorchDecompositions
 from ingot.targets.missing_ops import rules_for_missing_ops
 from ingot.targets.xnnpack.kernels import XnnpackKernels, runs_somewhere
+from ingot.targets.xnnpack.whole_numbers import has_whole_number_inside
 
 
 def _runs_nowhere(node: Node) -> bool:
@@ -94,6 +96,10 @@ _EARLY = (
     hardsigmoid, softplus, elu, gelu_tanh,
 )  # fmt: skip
 _MASKED = (attention, boolean_masks, log_softmax)
+# Taken apart here, so that the number becomes a float constant.
+_NUMBERS = TorchDecompositions(
+    has_whole_number_inside, scalar_operands.REVERSED, "whole-numbers-as-constants", required=False
+)
 # Constants that the rules before left: a product can only be with one that is computed.
 _FOLDED = folded_constants.FoldedConstants("fold-constants-of-products")
 _SLICES = (strided_slice, split_dims, slice_as_linear)
@@ -102,6 +108,6 @@ _LATE = (
 )  # fmt: skip
 RULES = (
     complex_pairs.RULE, *_MISSING, *(module.RULE for module in (*_EARLY, *_MASKED)), *_IN_FLOAT,
-    *(module.RULE for module in _SLICES), _FOLDED, *(module.RULE for module in _LATE),
+    _NUMBERS, *(module.RULE for module in _SLICES), _FOLDED, *(module.RULE for module in _LATE),
     ConstantGather(_outside), permute_chains.RULE, folded_constants.RULE,
 )  # fmt: skip
