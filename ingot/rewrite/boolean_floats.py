@@ -41,7 +41,7 @@ def is_boolean(value: Any) -> bool:
     return isinstance(value, Node) and isinstance(value_of(value), torch.Tensor) and value_of(value).dtype == torch.bool
 
 
-def _is_integer(value: Any) -> bool:
+def is_integer(value: Any) -> bool:
     val = value_of(value) if isinstance(value, Node) else None
     return isinstance(val, torch.Tensor) and not val.dtype.is_floating_point and val.dtype != torch.bool
 
@@ -104,7 +104,7 @@ def _maker(node: Node) -> _Maker | None:
         return _LOGICAL[name]
     if name in ("to", "_to_copy"):
         return _converted
-    if name == "mul" and _is_integer(node):
+    if name == "mul" and is_integer(node):
         return _multiplied
     return _moved if moves_elements(node) else None
 
@@ -140,14 +140,14 @@ def _converted(node: Node, at: Node) -> Node | None:
     if is_float32(source) and value_of(node).dtype in (torch.int32, torch.int64):
         return in_float(at, REASON, aten.trunc.default, source)
     if not is_boolean(node):
-        return number_as_float(source) if _is_integer(source) and _is_integer(node) else None
+        return number_as_float(source) if is_integer(source) and is_integer(node) else None
     x = source if is_float32(source) else number_as_float(source)
     return None if x is None else _unequal(at, x, 0.0)
 
 
 def _compared(node: Node, at: Node) -> Node | None:
     a, b = node.args
-    if any(_is_integer(v) for v in (a, b)) and not any(_is_small_constant(v) for v in (a, b)):
+    if any(is_integer(v) for v in (a, b)) and not any(_is_small_constant(v) for v in (a, b)):
         return None
     x, y = (_comparable(v) for v in (a, b))
     return None if x is None or y is None else _COMPARISONS[packet_name(node)](at, x, y)

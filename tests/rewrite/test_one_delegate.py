@@ -100,12 +100,24 @@ class Response(nn.Module):
         return x + torch.addcmul(self.bias, self.scale, x * size / (size.mean(-1, keepdim=True) + 1e-6))
 
 
+class Marked(nn.Module):
+    """A mask of integers, made of floats, as a factor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 16)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * (1 + mask / 10000).int()[:, :, None]
+
+
 TOKENS = torch.tensor([[4, 8, 15, 16, 23, 42, 7, 1, 0, 0, 0, 0]])
 CASES: dict[str, tuple[nn.Module, Any, set[str]]] = {
     "mask of integers": (Encoder(), lambda: (TOKENS.roll(1, 1), (TOKENS > 0).long()), {"embedding", "dim_order_ops"}),
     "log-mel": (LogMel(), lambda: (torch.randn(1, 800),), set()),
     "multi-query": (MultiQuery(), lambda: (torch.randn(1, 3, 8, 8),), set()),
     "gate": (Gated(), lambda: (torch.randn(1, 3, 8, 8),), set()),
+    "integers as factors": (Marked(), lambda: (torch.randn(2, 4, 8), -10000.0 * (torch.rand(2, 4) < 0.5)), set()),
     "response norm": (Response(), lambda: (torch.randn(1, 4, 4, 8),), set()),
     "sampler": (Sampled(), lambda: (torch.randn(1, 3, 8, 8),), set()),
     "group norm and pool": (

@@ -127,6 +127,7 @@ CASES = {
     "flipped": ("gather-as-matmul", lambda x: (x * 2).flip(1), (X4,), ()),
     "reflected": ("gather-as-matmul", lambda x: F.pad(x * 2, (200, 200), mode="reflect"), (torch.randn(1, 2, 1000),), ()),
     "mask looked up": ("booleans-as-float", lambda x, m: x * (m.bool()[torch.zeros(1, dtype=torch.long), torch.arange(4)] & (x[0] > 0)), (X3, torch.tensor([[1, 0, 1, 1]])), ()),
+    "products with integers": ("booleans-as-float", lambda x, w: (x * w + (x * 3).long()[:, :1]) / (w + 1), (X3,), (torch.arange(4),)),
     "a mask as integers": ("booleans-as-float", lambda x: x * (x * 3).int().unsqueeze(0).float() + (x.long() == 1), (X3,), ()),
     "spectrum": ("complex-as-pairs", lambda x, w: torch.stft(x, 32, 8, 24, w, return_complex=True).abs(), (torch.randn(2, 100),), (torch.hann_window(24),)),
     "spectrum, normalized, both parts": ("complex-as-pairs", lambda x: torch.view_as_real(torch.stft(x, 16, normalized=True, center=False, return_complex=True)[:, 1:] * 2), (torch.randn(1, 60),), ()),
