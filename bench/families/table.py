@@ -50,7 +50,7 @@ def verdict(row: Row) -> str:
         return "dies"
     if row.get("sqnr_db", 99.0) < WRONG_DB or row.get("disagrees"):
         return "wrong"
-    kernels = row.get("kernel_calls", row["host_ops"])
+    kernels = min(row["host_ops"], row.get("kernel_calls", row["host_ops"]))
     return "whole" if row["delegates"] == 1 and kernels <= row.get("host_integer", 0) else "split"
 
 

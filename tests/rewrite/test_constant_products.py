@@ -62,9 +62,6 @@ SPELLINGS: dict[str, tuple[Forward, tuple[int, ...], tuple[int, ...]]] = {
     "einsum": (lambda x, w: torch.einsum("bsd,vd->bsv", x, w), (24, 16), (2, 5, 16)),
     "einsum into heads": (lambda x, w: torch.einsum("bsd,dhk->bhsk", x, w), (16, 3, 8), (2, 5, 16)),
     "einsum with dots": (lambda x, w: torch.einsum("...d,dv", x, w), (16, 24), (2, 5, 16)),
-    "a linear with a vector": (lambda x, w: nn.functional.linear(x, w), (16,), (2, 5, 16)),
-    "a linear with a vector, no rows": (lambda x, w: nn.functional.linear(x, w), (16,), (16,)),
-    "a linear with a vector and a bias": (lambda x, w: nn.functional.linear(x, w, BIAS[0]), (16,), (2, 5, 16)),
     "a linear whose weight is run-time data": (lambda x, w: nn.functional.linear(w, x), (24, 16), (5, 16)),
 }
 
