@@ -248,16 +248,16 @@ SOUND: dict[str, Callable[[Any], tuple[nn.Module, list[Inputs]]]] = {
         ), _waves(4000, True),
     ),
     "deepspeech": lambda ta: (ta.models.DeepSpeech(40, 64, 30), [(b[0][:, None],) for b in _slow(20, 40)]),
-    "wav2letter": lambda ta: (ta.models.Wav2Letter(30, "mfcc", 40), [(b[0].mT,) for b in _slow(64, 40)]),
+    "wav2letter": lambda ta: (ta.models.Wav2Letter(30, "mfcc", 40), [(b[0].mT.contiguous(),) for b in _slow(64, 40)]),
     "wav2vec2": lambda ta: (
         Leading(ta.models.wav2vec2_model(
-            "group_norm", [(32, 10, 5), (32, 3, 2), (32, 3, 2)], False, 64, 0.0, 16, 4, 2, 4, 0.0, 0.0, 128, 0.0, 0.0,
+            "group_norm", [(32, 10, 5), (32, 3, 2), (32, 3, 2)], False, 64, 0.0, 16, 4, 2, 4, 0.0, 128, 0.0, 0.0,
             False, 0.0, 30,
         )), _waves(4000),
     ),
     "wavlm": lambda ta: (
         Leading(ta.models.wavlm_model(
-            "group_norm", [(32, 10, 5), (32, 3, 2), (32, 3, 2)], False, 64, 0.0, 16, 4, 2, 4, 32, 80, 0.0, 0.0, 128,
+            "group_norm", [(32, 10, 5), (32, 3, 2), (32, 3, 2)], False, 64, 0.0, 16, 4, 2, 4, 32, 80, 0.0, 128,
             0.0, 0.0, False, 0.0, 30,
         )), _waves(4000),
     ),

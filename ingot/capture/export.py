@@ -184,8 +184,13 @@ def _try_eager(model: torch.nn.Module, inputs: Call) -> None:
         ) from e
     finally:
         for k, v in model.named_buffers():
-            if k in before and v.shape == before[k].shape:
+            if k in before and v.shape == before[k].shape and not _is_expanded(v):
                 v.copy_(before[k])
+
+
+def _is_expanded(x: torch.Tensor) -> bool:
+    """Elements share memory: the model cannot write into it either."""
+    return any(step == 0 and size > 1 for step, size in zip(x.stride(), x.shape, strict=True))
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Booleans, and integers that count or mark, as float values: 0.0 and 1.0 in the place of False and True.
 
-x > y -> clamp((x - y) * 1e38, 0, 1); a & b -> a * b; ~a -> 1 - a; any(a) -> amax(a); moves move the floats.
+x > y -> clamp((x - y) * 1e38, 0, 1); a & b -> a * b; ~a -> 1 - a; any(a) -> amax(a); int(x) -> trunc(x); moves move the
+floats.
 
 It is exact: a difference of normal floats is at least 1e-38. Integers are compared with constants below 2^23 only: in
 float32 no other integer equals those.
@@ -40,7 +41,7 @@ def is_boolean(value: Any) -> bool:
     return isinstance(value, Node) and isinstance(value_of(value), torch.Tensor) and value_of(value).dtype == torch.bool
 
 
-def _is_integer(value: Any) -> bool:
+def is_integer(value: Any) -> bool:
     val = value_of(value) if isinstance(value, Node) else None
     return isinstance(val, torch.Tensor) and not val.dtype.is_floating_point and val.dtype != torch.bool
 
@@ -103,7 +104,7 @@ def _maker(node: Node) -> _Maker | None:
         return _LOGICAL[name]
     if name in ("to", "_to_copy"):
         return _converted
-    if name == "mul" and _is_integer(node):
+    if name == "mul" and is_integer(node):
         return _multiplied
     return _moved if moves_elements(node) else None
 
@@ -132,19 +133,21 @@ def _moved(node: Node, at: Node) -> Node | None:
 
 
 def _converted(node: Node, at: Node) -> Node | None:
-    """Integers to booleans: not equal zero. Booleans to integers: as they are."""
+    """Integers to booleans: not equal zero. Booleans to integers: as they are. Floats to integers: without fraction."""
     source: Any = node.args[0]
     if is_boolean(source):
         return number_as_float(source)
+    if is_float32(source) and value_of(node).dtype in (torch.int32, torch.int64):
+        return in_float(at, REASON, aten.trunc.default, source)
     if not is_boolean(node):
-        return number_as_float(source) if _is_integer(source) and _is_integer(node) else None
+        return number_as_float(source) if is_integer(source) and is_integer(node) else None
     x = source if is_float32(source) else number_as_float(source)
     return None if x is None else _unequal(at, x, 0.0)
 
 
 def _compared(node: Node, at: Node) -> Node | None:
     a, b = node.args
-    if any(_is_integer(v) for v in (a, b)) and not any(_is_small_constant(v) for v in (a, b)):
+    if any(is_integer(v) for v in (a, b)) and not any(_is_small_constant(v) for v in (a, b)):
         return None
     x, y = (_comparable(v) for v in (a, b))
     return None if x is None or y is None else _COMPARISONS[packet_name(node)](at, x, y)

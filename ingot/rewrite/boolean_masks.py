@@ -1,6 +1,6 @@
 """where(condition, a, b) -> m * a + (1 - m) * b, with the condition as the floats 0 and 1 (boolean_floats.py)
 
-Also masked_fill, products with booleans, and conversions of booleans to float: backends have no booleans.
+Also masked_fill, products with booleans and integers, and conversions of booleans to float: backends have no booleans.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from ingot.rewrite.boolean_floats import (
     is_boolean,
     is_converted_only,
     is_float32,
+    is_integer,
     moves_elements,
     negated_truth,
     number_as_float,
@@ -60,10 +61,15 @@ def _rewrite(node: Node) -> Node | None:
         return _select(node, node.args[1], node.args[2], node.args[0])
     if name in ("to", "_to_copy") and not is_float32(node.args[0]):
         return None if is_converted_only(node.args[0]) else number_as_float(node.args[0])
-    if name in ("mul", "add", "sub", "div") and any(is_boolean(a) for a in node.args):
-        args = [number_as_float(a) if is_boolean(a) else a for a in node.args]
+    if name in ("mul", "add", "sub", "div") and any(_counts(a) for a in node.args):
+        args = [number_as_float(a) if _counts(a) else a for a in node.args]
         return None if None in args else call(node, node.target, *args)  # type: ignore[arg-type]
     return None
+
+
+def _counts(value: Any) -> bool:
+    """Torch makes it float before it adds or multiplies: a tensor of booleans or integers."""
+    return is_boolean(value) or is_integer(value)
 
 
 def _select(node: Node, condition: Any, chosen: Any, other: Any) -> Node | None:

@@ -26,6 +26,7 @@ from ingot.core.fx import (
     value_name,
     value_of,
 )
+from ingot.rewrite.constant_row_gather import gathered_by_row
 
 aten = torch.ops.aten
 SMALL = 1 << 16  # weights of one product for which nothing is cut
@@ -56,6 +57,8 @@ def gathered(module: GraphModule, node: Node) -> Node | None:
     """The op as products and slices; None if it is no gather with a constant index."""
     if node.target is aten.index.Tensor and sum(i is not None for i in node.args[1]) > 1:  # type: ignore[union-attr]
         return _gathered_from_grid(module, node)
+    if node.target is aten.gather.default:
+        return gathered_by_row(module, node)
     found = as_index_select(node)
     return None if found is None else _selected(module, node, *found)
 

@@ -61,10 +61,11 @@ def _rewrite(node: Node) -> Node | None:
 
 
 def _is_plain(node: Node, found: _ConstantProduct) -> bool:
-    """linear(x, W) and bmm(x, W) are already what this rule writes."""
+    """linear(x, W) with a matrix and bmm(x, W) are already what this rule writes."""
     if node.target is not aten.linear.default and (node.target is not aten.bmm.default or not found.batch):
         return False
-    return constant_of(node.args[1]) is not None  # type: ignore[arg-type]
+    weight = constant_of(node.args[1])  # type: ignore[arg-type]
+    return weight is not None and weight.dim() > 1
 
 
 def _with_constant(product: Product) -> _ConstantProduct | None:

@@ -67,9 +67,11 @@ def _shape(node: Node) -> Sequence[Any]:
 
 
 def _linear(args: Any) -> Product:
+    """A weight of one dimension gives one number for each row."""
     free = tuple(("x", d) for d in range(len(_shape(args[0])) - 1))
+    channels = ("j",) * (len(_shape(args[1])) - 1)
     term = args[2] if len(args) > 2 else None
-    return Product(args[0], args[1], (*free, "k"), ("j", "k"), (*free, "j"), term)
+    return Product(args[0], args[1], (*free, "k"), (*channels, "k"), (*free, *channels), term)
 
 
 def _matmul_labels(a: Sequence[Any], b: Sequence[Any]) -> tuple[Labels, Labels, Labels]:

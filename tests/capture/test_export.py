@@ -298,3 +298,21 @@ def test_a_decomposition_that_is_not_functional_is_left_out() -> None:
     x = torch.randn(1, 2, 1, 1)
     program = ingot.capture(OnePixelGrid(), (x,))
     assert torch.allclose(program.module(x)[0], OnePixelGrid()(x))
+
+
+def test_a_buffer_whose_elements_share_memory() -> None:
+    """What a model writes is put back after the trial run; nothing writes into these."""
+    net = nn.Module()
+    net.register_buffer("row", torch.arange(4.0).expand(3, 4))
+    program = program_of(lambda inner, x: x + inner.row, torch.zeros(3, 4), module=net)
+    torch.testing.assert_close(program.module(torch.ones(3, 4))[0], torch.arange(1.0, 5.0).expand(3, 4))
+
+
+@pytest.mark.parametrize(("shape", "bias"), [((16,), None), ((3, 16), None), ((2, 3, 16), None), ((16,), 0.5)])
+def test_a_linear_with_a_vector_has_a_matrix(shape: Any, bias: Any) -> None:
+    x, weight, bias = torch.randn(shape), torch.randn(16), None if bias is None else torch.tensor(bias)
+    program = program_of(lambda x: F.linear(x, weight, bias), x)
+    (linear,) = (n for n in calls(program.module) if n.target is torch.ops.aten.linear.default)
+    assert linear.args[1].meta["val"].shape == (1, 16)
+    torch.testing.assert_close(program.module(x)[0], F.linear(x, weight, bias))
+    assert ingot.record(program, [(x,)])

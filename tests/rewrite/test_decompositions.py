@@ -25,6 +25,7 @@ from ingot.rewrite import (
     distances,
     embedding_bag,
     extrema,
+    grid_sample,
     group_norm,
     instance_norm,
     logarithms,
@@ -50,10 +51,10 @@ from ingot.targets.arm import elementwise
 
 aten = torch.ops.aten
 MODULES = (
-    conv3d, conv_transpose3d, conv_transpose_phases, adaptive_pool, pool1d, pool3d, pool_indices, order_statistics, round_decimals, prelu,
-    embedding_bag, scans, bucketize, unbatched, resample, bilinear, bilinear_resize, rrelu,
+    conv3d, conv_transpose3d, conv_transpose_phases, adaptive_pool, pool1d, pool3d, pool_indices, order_statistics,
+    round_decimals, prelu, embedding_bag, scans, bucketize, unbatched, resample, bilinear, bilinear_resize, rrelu,
     avg_pool_factors, instance_norm, group_norm, extrema, distances, cumulative_sum, powers, windows, variance,
-    activations, rounding, trigonometry, logarithms, products, elementwise,
+    activations, rounding, trigonometry, logarithms, products, grid_sample, elementwise,
 )  # fmt: skip
 
 
@@ -185,6 +186,13 @@ def a_variance(draw: random.Random) -> Any:
 def an_unbiased_variance(draw: random.Random) -> Any:
     (x, dims), _ = a_variance(draw)
     return (x, dims, draw.random() < 0.5, draw.random() < 0.5), {}
+
+
+def a_sampler(draw: random.Random) -> Any:
+    """Points inside and outside of the image."""
+    n, size = draw.randint(1, 3), [draw.randint(1, 6) for _ in range(2)]
+    x, grid = noise(draw, n, draw.randint(1, 3), *size), noise(draw, n, *(draw.randint(1, 4) for _ in range(2)), 2)
+    return (x, grid * draw.choice((0.5, 1, 4)), draw.randint(0, 1), draw.randint(0, 2), draw.random() < 0.5), {}
 
 
 def a_group_norm(draw: random.Random) -> Any:
@@ -334,6 +342,8 @@ DRAW: dict[Any, Any] = {
     aten.max.dim: lambda draw: ((*along_a_dim(draw), draw.random() < 0.5), {}),
     aten.min.dim: lambda draw: ((*along_a_dim(draw), draw.random() < 0.5), {}),
     aten.cumsum.default: lambda draw: (along_a_dim(draw), {}),
+    aten.grid_sampler.default: a_sampler,
+    aten.grid_sampler_2d.default: a_sampler,
     aten.group_norm.default: a_group_norm,
     aten.upsample_bilinear2d.vec: a_resize,
     aten.cdist.default: lambda draw: a_distance(draw, None, 1, 2),

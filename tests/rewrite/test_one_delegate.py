@@ -74,12 +74,68 @@ class Twins(nn.Module):
         return F.cosine_similarity(x, y), F.pairwise_distance(x, y), torch.cdist(x, y)
 
 
+class Gated(nn.Module):
+    """A gate and one minus the gate, where one is a whole number, as recurrent nets and masks have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.new = nn.Conv2d(3, 8, 3), nn.Conv2d(3, 8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        gate = self.gate(x).sigmoid()
+        return (1 - gate) * self.new(x) + gate
+
+
+class Sampled(nn.Module):
+    """Points that are computed: what deformable attention and optical flow read at them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.place = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 2, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        grid = self.place(x).tanh().permute(0, 2, 3, 1)
+        return F.grid_sample(self.conv(x), grid, align_corners=False).relu()
+
+
+class Response(nn.Module):
+    """A global response norm: an op that is a product with a whole number inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.scale, self.bias = (
+            nn.Linear(8, 16),
+            nn.Parameter(torch.rand(16)),
+            nn.Parameter(torch.rand(16)),
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.linear(x)
+        size = x.norm(dim=(1, 2), keepdim=True)
+        return x + torch.addcmul(self.bias, self.scale, x * size / (size.mean(-1, keepdim=True) + 1e-6))
+
+
+class Marked(nn.Module):
+    """A mask of integers, made of floats, as a factor."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 16)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.linear(x) * (1 + mask / 10000).int()[:, :, None]
+
+
 TOKENS = torch.tensor([[4, 8, 15, 16, 23, 42, 7, 1, 0, 0, 0, 0]])
 CASES: dict[str, tuple[nn.Module, Any, set[str]]] = {
     "mask of integers": (Encoder(), lambda: (TOKENS.roll(1, 1), (TOKENS > 0).long()), {"embedding", "dim_order_ops"}),
     "log-mel": (LogMel(), lambda: (torch.randn(1, 800),), set()),
     "twins": (Twins(), lambda: (torch.randn(2, 1, 12, 12), torch.randn(2, 1, 12, 12)), set()),
     "multi-query": (MultiQuery(), lambda: (torch.randn(1, 3, 8, 8),), set()),
+    "gate": (Gated(), lambda: (torch.randn(1, 3, 8, 8),), set()),
+    "integers as factors": (Marked(), lambda: (torch.randn(2, 4, 8), -10000.0 * (torch.rand(2, 4) < 0.5)), set()),
+    "response norm": (Response(), lambda: (torch.randn(1, 4, 4, 8),), set()),
+    "sampler": (Sampled(), lambda: (torch.randn(1, 3, 8, 8),), set()),
     "group norm and pool": (
         nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.AvgPool2d(3, 2, 1, ceil_mode=True), nn.LogSoftmax(1)),
         lambda: (torch.randn(1, 3, 11, 11),), set(),

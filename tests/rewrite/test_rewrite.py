@@ -127,6 +127,8 @@ CASES = {
     "flipped": ("gather-as-matmul", lambda x: (x * 2).flip(1), (X4,), ()),
     "reflected": ("gather-as-matmul", lambda x: F.pad(x * 2, (200, 200), mode="reflect"), (torch.randn(1, 2, 1000),), ()),
     "mask looked up": ("booleans-as-float", lambda x, m: x * (m.bool()[torch.zeros(1, dtype=torch.long), torch.arange(4)] & (x[0] > 0)), (X3, torch.tensor([[1, 0, 1, 1]])), ()),
+    "products with integers": ("booleans-as-float", lambda x, w: (x * w + (x * 3).long()[:, :1]) / (w + 1), (X3,), (torch.arange(4),)),
+    "a mask as integers": ("booleans-as-float", lambda x: x * (x * 3).int().unsqueeze(0).float() + (x.long() == 1), (X3,), ()),
     "spectrum": ("complex-as-pairs", lambda x, w: torch.stft(x, 32, 8, 24, w, return_complex=True).abs(), (torch.randn(2, 100),), (torch.hann_window(24),)),
     "spectrum, normalized, both parts": ("complex-as-pairs", lambda x: torch.view_as_real(torch.stft(x, 16, normalized=True, center=False, return_complex=True)[:, 1:] * 2), (torch.randn(1, 60),), ()),
     "transform over two axes": ("complex-as-pairs", lambda x: torch.fft.fft(torch.fft.fft(x, dim=-1), dim=1, norm="ortho").real, (X3,), ()),
@@ -158,6 +160,9 @@ CASES = {
     "normalized": ("sum-as-matmul", lambda x: F.normalize(x, dim=-1), (X3,), ()),
     "stretched": ("expand-by-broadcasting", lambda x, y: x * (y + 1).expand(2, 6, 4), (X3, X3[:, :1]), ()),
     "division": ("scalar-as-constant", lambda x: x / 3, (X3,), ()),
+    "a number minus x": ("scalar-as-constant", lambda x: 1 - x, (X3,), ()),
+    "a product with a whole number inside": ("whole-numbers-as-constants", lambda x, w: torch.addcmul(x, x, w), (X3,), (torch.randn(4),)),
+    "rsub": ("scalar-as-constant", lambda x, w: torch.rsub(x, w) + 2.5 - x, (X3,), (torch.randn(4),)),
 }  # fmt: skip
 
 
@@ -179,6 +184,7 @@ def test_same_numbers(name: str) -> None:
 LEFT_ALONE = {
     "layer norm over two dimensions": (lambda x: F.layer_norm(x, (6, 4)), (X3,)),
     "step in a slice assignment": (lambda x: torch.slice_scatter(torch.zeros(2, 6, 4), x[:, :3], 1, 0, 6, 2), (X3,)),
+    "rsub with a factor": (lambda x: torch.rsub(x, 2, alpha=3), (X3,)),
     "average of what is inside": (lambda x: F.avg_pool2d(x, 3, 1, 1, count_include_pad=False), (X4,)),
     "gelu, erf": (lambda x: F.gelu(x * 3), (X3,)),
     "a logarithm behind a mask": (lambda x: torch.where(x > 0, x.log(), 0.0), (X3,)),

@@ -51,7 +51,12 @@ PASSES = (
         "positional", "functional ATen", "no keyword argument where the schema allows a position", positional_arguments
     ),
     Pass("convolutions", "positional", "conv1d … conv_transpose3d: no general convolution", name_convolutions),
-    Pass("operands", "positional", "no copy into a value; no sum with a hidden factor", plain_operands),
+    Pass(
+        "operands",
+        "positional",
+        "no copy into a value; no sum with a hidden factor; no linear whose weight is a vector",
+        plain_operands,
+    ),
     Pass("pads", "positional", "no pad by a negative amount, unless by a symbolic one", crop_before_padding),
     Pass(
         "fold",

@@ -1,4 +1,7 @@
-"""copy(x, y) -> y expanded to x; add(x, y, alpha=a) -> add(x, y * a): no operand that is not read, no hidden factor."""
+"""copy(x, y) -> y expanded to x; add(x, y, alpha=a) -> add(x, y * a); linear(x, vector) -> linear(x, matrix of one row)
+
+No operand that is not read, no hidden factor, and every weight of a linear has channels.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ aten = torch.ops.aten
 
 
 def plain_operands(module: GraphModule) -> int:
-    return sum(_without_destination(node) or _without_factor(node) for node in calls(module))
+    return sum(_without_destination(node) or _without_factor(node) or _with_channels(node) for node in calls(module))
 
 
 def _without_destination(node: Node) -> bool:
@@ -37,4 +40,18 @@ def _without_factor(node: Node) -> bool:
         return False
     node.args = (x, call(node, aten.mul.Tensor, y, node.kwargs["alpha"]))
     node.kwargs = {k: v for k, v in node.kwargs.items() if k != "alpha"}
+    return True
+
+
+def _with_channels(node: Node) -> bool:
+    """A vector in place of a linear's weight gives one number for each row."""
+    if node.target is not aten.linear.default or value_of(node.args[1]).dim() != 1:  # type: ignore[arg-type]
+        return False
+    if has_symbols(value_of(node).shape):
+        return False
+    x, vector, *bias = node.args
+    row = call(node, aten.reshape.default, vector, [1, -1])
+    one = [call(node, aten.reshape.default, b, [1]) for b in bias if isinstance(b, Node)]
+    made = call(node, aten.linear.default, x, row, *one)
+    replace(node, call(node, aten.reshape.default, made, list(value_of(node).shape)))
     return True

@@ -25,6 +25,7 @@ from ingot.rewrite import (
     extrema,
     folded_constants,
     gelu_tanh,
+    grid_sample,
     group_norm,
     hardsigmoid,
     instance_norm,
@@ -56,9 +57,11 @@ from ingot.rewrite import (
 )
 from ingot.rewrite.composite_parts import CompositeParts
 from ingot.rewrite.constant_gather import ConstantGather
+from ingot.rewrite.torch_decompositions import TorchDecompositions
 from ingot.targets.edge_ops import functional_parts
 from ingot.targets.missing_ops import rules_for_missing_ops
 from ingot.targets.xnnpack.kernels import XnnpackKernels, edge_ops, runs_somewhere
+from ingot.targets.xnnpack.whole_numbers import has_whole_number_inside
 
 
 def _runs_nowhere(node: Node) -> bool:
@@ -82,8 +85,8 @@ def _extremum_outside(node: Node) -> bool:
 _IN_FLOAT = tuple(
     replace(module.RULE, wanted=_extremum_outside if module is extrema else _outside)
     for module in (
-        avg_pool_factors, instance_norm, group_norm, variance, windows, products, extrema, cumulative_sum, activations,
-        rounding, trigonometry, logarithms, distances, powers,
+        grid_sample, avg_pool_factors, instance_norm, group_norm, variance, windows, products, extrema, cumulative_sum,
+        activations, rounding, trigonometry, logarithms, distances, powers,
     )
 )  # fmt: skip
 _COVERED = frozenset(op for rule in _IN_FLOAT for op in rule.functions)
@@ -101,6 +104,10 @@ _EARLY = (
     hardsigmoid, softplus, elu, gelu_tanh,
 )  # fmt: skip
 _MASKED = (attention, boolean_masks, log_softmax)
+# Taken apart here, so that the number becomes a float constant.
+_NUMBERS = TorchDecompositions(
+    has_whole_number_inside, scalar_operands.REVERSED, "whole-numbers-as-constants", required=False
+)
 # Constants that the rules before left: a product can only be with one that is computed.
 _FOLDED = folded_constants.FoldedConstants("fold-constants-of-products")
 _SLICES = (strided_slice, split_dims, slice_as_linear)
@@ -110,6 +117,6 @@ _LATE = (
 _PARTS = (*_IN_FLOAT, _FOLDED, *(module.RULE for module in _LATE))
 RULES = (
     complex_pairs.RULE, *_MISSING, *(module.RULE for module in (*_EARLY, *_MASKED)), *_IN_FLOAT,
-    *(module.RULE for module in _SLICES), _FOLDED, *(module.RULE for module in _LATE),
+    _NUMBERS, *(module.RULE for module in _SLICES), _FOLDED, *(module.RULE for module in _LATE),
     CompositeParts(_parts_outside, _PARTS), ConstantGather(_outside), permute_chains.RULE, folded_constants.RULE,
 )  # fmt: skip
