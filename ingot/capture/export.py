@@ -184,8 +184,13 @@ def _try_eager(model: torch.nn.Module, inputs: Call) -> None:
         ) from e
     finally:
         for k, v in model.named_buffers():
-            if k in before and v.shape == before[k].shape:
+            if k in before and v.shape == before[k].shape and not _is_expanded(v):
                 v.copy_(before[k])
+
+
+def _is_expanded(buffer: torch.Tensor) -> bool:
+    """Elements share memory: torch writes to no such tensor, the model cannot have done so either."""
+    return any(n > 1 and step == 0 for n, step in zip(buffer.shape, buffer.stride(), strict=True))
 
 
 @contextmanager

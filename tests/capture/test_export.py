@@ -298,3 +298,19 @@ def test_a_decomposition_that_is_not_functional_is_left_out() -> None:
     x = torch.randn(1, 2, 1, 1)
     program = ingot.capture(OnePixelGrid(), (x,))
     assert torch.allclose(program.module(x)[0], OnePixelGrid()(x))
+
+
+class ExpandedBuffer(nn.Module):
+    """Elements that share memory: torch refuses to write there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.tensor([[2.0, 3.0]]).expand(4, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * self.table
+
+
+def test_an_expanded_buffer_is_captured() -> None:
+    x = torch.randn(4, 2)
+    assert torch.equal(ingot.capture(ExpandedBuffer(), (x,)).module(x)[0], ExpandedBuffer()(x))
