@@ -132,3 +132,14 @@ def test_tokens_of_one_number_are_not_quantized_at_run_time(shape: tuple[int, ..
 
 
 ONE_DYNAMIC = {"scopes": [{"op": "linear*", "precision": "dynamic"}]}
+
+
+@pytest.mark.parametrize("shape", [(WIDTH,), (0, WIDTH), (4, 0, WIDTH)], ids=str)
+def test_what_has_no_tokens_is_not_quantized_at_run_time(shape: tuple[int, ...]) -> None:
+    """XNNPACK's serializer fails on a single dimension; an empty result has no blocks."""
+    net, batches = nn.Linear(WIDTH, 8).eval(), [(torch.randn(shape),) for _ in range(3)]
+    assert ingot.cast(net, batches[0], target="xnnpack", calibration=batches).check.passed
+    program = ingot.capture(net, batches[0])
+    ranges, recipe = ingot.record(program, batches), {"scopes": [{"op": "*linear*", "precision": "dynamic"}]}
+    with pytest.raises(ingot.PlanError, match="possible here"):
+        ingot.plan(program, ranges, "xnnpack", recipe=recipe)
