@@ -329,6 +329,7 @@ DRAW: dict[Any, Any] = {
     aten.logit.default: lambda draw: ((noise(draw, 3, 4).sigmoid(), draw.choice((None, 0.1))), {}),
     **{op: lambda draw: ((noise(draw, 3, 4), noise(draw, 3, 4)), {}) for op in (aten.atan2.default, aten.copysign.Tensor)},
     aten.logaddexp.default: lambda draw: ((noise(draw, 3, 4) * 9, noise(draw, 4)), {}),
+    aten.signbit.default: lambda draw: ((torch.cat([noise(draw, 3, 4), torch.tensor([[0.0, -0.0, 1.0, -1.0]])]),), {}),
     aten.heaviside.default: lambda draw: ((*halves(draw)[0], noise(draw, 4)), {}),
     **{op: lambda draw: ((noise(draw, 3, 4) * 5, draw.choice((0.7, -1.3))), {}) for op in BY_A_NUMBER},
     **{op: lambda draw: ((noise(draw, 3, 4) * 5, noise(draw, 4) + 3), {}) for op in BY_A_TENSOR},
