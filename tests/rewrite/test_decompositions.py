@@ -278,6 +278,7 @@ DRAW: dict[Any, Any] = {
     aten.conv_transpose1d.default: lambda draw: a_conv_transpose(draw, 1, 0.2),
     aten.conv_transpose2d.input: lambda draw: a_conv_transpose(draw, 2, 0.2),
     aten.max_pool1d.default: lambda draw: a_max_pool(draw, 1),
+    aten.linear.default: lambda draw: ((noise(draw, 5), noise(draw, 4, 5), *draw.choice(((), (noise(draw, 4),)))), {}),
     aten.avg_pool1d.default: lambda draw: an_avg_pool(draw, 1),
     aten.max_pool2d.default: lambda draw: a_max_pool(draw, 2, 0.2),
     aten.avg_pool2d.default: lambda draw: an_avg_pool(draw, 2, 0.2),
