@@ -53,5 +53,5 @@ def rules_for_missing_ops(
     more = wanted or {}
     ours = tuple(replace(m.RULE, wanted=more.get(m, runs_nowhere), required=True) for m in _MODULES)
     covered = frozenset(op for rule in ours for op in rule.functions)
-    last = (replace(m.RULE, wanted=runs_nowhere, required=True) for m in _IN_FLOAT)
+    last = (replace(m.RULE, name=f"missing-{m.RULE.name}", wanted=runs_nowhere, required=True) for m in _IN_FLOAT)
     return (TorchDecompositions(left_to_torch or runs_nowhere, covered), *ours, *last)
