@@ -26,16 +26,18 @@ class Usage:
     """What this process holds."""
 
     casts: int
-    megabytes: float
+    megabytes: float  # resident, with pages of libraries that were touched
     objects: int
     tensors: int
     descriptors: int
     children: int
     temporary_files: int
+    anonymous: float = 0.0  # megabytes without the pages of libraries
 
     def __str__(self) -> str:
         return (
-            f"{self.casts:4} casts: {self.megabytes:7.0f} MB, {self.objects} objects, {self.tensors} tensors, "
+            f"{self.casts:4} casts: {self.megabytes:7.0f} MB ({self.anonymous:.0f} anonymous), "
+            f"{self.objects} objects, {self.tensors} tensors, "
             f"{self.descriptors} descriptors, {self.children} children, {self.temporary_files} temporary files"
         )
 
@@ -52,12 +54,17 @@ def usage_now(casts: int) -> Usage:
     folder = Path(tempfile.gettempdir())
     return Usage(
         casts, _resident_bytes() / 2**20, len(objects), tensors, len(os.listdir("/proc/self/fd")), len(_children()),
-        sum(1 for _ in folder.rglob("*")),
+        sum(1 for _ in folder.rglob("*")), _anonymous_bytes() / 2**20,
     )  # fmt: skip
 
 
 def _resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def _anonymous_bytes() -> int:
+    rows = Path("/proc/self/smaps_rollup").read_text().splitlines()
+    return next(int(row.split()[1]) for row in rows if row.startswith("Anonymous:")) * 1024
 
 
 def _children() -> list[int]:

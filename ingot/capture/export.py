@@ -188,9 +188,9 @@ def _try_eager(model: torch.nn.Module, inputs: Call) -> None:
                 v.copy_(before[k])
 
 
-def _is_expanded(x: torch.Tensor) -> bool:
-    """Elements share memory: the model cannot write into it either."""
-    return any(step == 0 and size > 1 for step, size in zip(x.stride(), x.shape, strict=True))
+def _is_expanded(buffer: torch.Tensor) -> bool:
+    """Elements share memory: torch writes to no such tensor, the model cannot have done so either."""
+    return any(n > 1 and step == 0 for n, step in zip(buffer.shape, buffer.stride(), strict=True))
 
 
 @contextmanager

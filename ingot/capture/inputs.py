@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils import _pytree as pytree
 
+from ingot.core.tensor_bytes import plain_strides
 from ingot.errors import InputError
 
 if TYPE_CHECKING:
@@ -102,12 +103,6 @@ def in_layout_of(x: Any, example: Any) -> Any:
     if x.is_inference():  # such tensors have no version counter and no gradient: sensitivity needs both
         x = _copy(x)
     return plain_strides(x.to(example.device).contiguous(memory_format=memory_format_of(example)))
-
-
-def plain_strides(x: torch.Tensor) -> torch.Tensor:
-    """With one channel (or pixel) every memory format is the same; the runtime expects contiguous strides then."""
-    plain = torch.empty(x.shape, device="meta").stride()
-    return x.as_strided(x.shape, plain) if x.is_contiguous() and x.stride() != plain else x
 
 
 def memory_format_of(x: torch.Tensor) -> torch.memory_format:

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
+from ingot.core.tensor_bytes import plain_strides
+
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 # Frames of torch (also of a source build) and of generated code are not user code.
 _LIBRARY_FRAME = re.compile(r"-packages/(torch|torchao|executorch)/|/torch/(nn/|_)|^<")
@@ -99,8 +101,8 @@ def is_state(node: Node) -> bool:
 
 def add_constant(module: GraphModule, tensor: torch.Tensor, hint: str, like: Node) -> Node:
     """Insert a new constant with a unique name before `like`, with the metadata of `like`."""
-    name = fresh_name(module, hint)
-    module.register_buffer(name, tensor.detach(), persistent=True)
+    name, tensor = fresh_name(module, hint), plain_strides(tensor.detach())
+    module.register_buffer(name, tensor, persistent=True)
     with module.graph.inserting_before(like):
         node = module.graph.get_attr(name)
     node.meta = inherited_meta(like)

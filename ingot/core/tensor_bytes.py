@@ -1,4 +1,4 @@
-"""The memory of a tensor as bytes, whatever its strides are."""
+"""The memory of a tensor: as bytes, whatever its strides are, and with strides that backends accept."""
 
 from __future__ import annotations
 
@@ -14,3 +14,9 @@ def raw_bytes(tensor: Tensor) -> Tensor:
     """
     flat = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous().reshape(-1)
     return flat.as_strided((flat.numel(),), (1,)).view(torch.uint8)
+
+
+def plain_strides(x: Tensor) -> Tensor:
+    """With one element (or channel, or pixel) any strides mean the same; ExecuTorch expects contiguous ones, not 0."""
+    plain = torch.empty(x.shape, device="meta").stride()
+    return x.as_strided(x.shape, plain) if x.is_contiguous() and x.stride() != plain else x

@@ -42,7 +42,8 @@ def has_bias(node: Node) -> bool:
 def channel_means(node: Node, y: Tensor) -> Tensor:
     """The mean of each channel of an op's result, for each sample."""
     last = y.movedim(_channel_axis(node, y), -1)
-    return last.reshape(len(last) if last.dim() > 1 else 1, -1, last.shape[-1]).mean(1)
+    samples = last if last.dim() > 1 else last[None]
+    return samples.flatten(1, -2).mean(1) if samples.dim() > 2 else samples  # -1 for a size would refuse no samples
 
 
 def _channel_axis(node: Node, y: Tensor) -> int:

@@ -166,14 +166,20 @@ def _estimate(members: list[Point], state: SolverState) -> tuple[QParams, str]:
 
 def _with_fills(qparams: QParams, estimator: str, members: list[Point], state: SolverState) -> tuple[QParams, str]:
     """A range that covers the fill values of pads: they are not among the values whose rounding was weighed."""
-    effects = state.constraints.effects
-    fills = [c for node, i in members if i is None and node in effects for c in effects[node].constants]
     low, high = qparams.representable_range
     margin = float(qparams.scale) / 2  # type: ignore[arg-type]
+    fills = [c for m in members if m[1] is None for c in _fills_of(m[0], margin, state)]
     if not fills or (min(fills) >= low - margin and max(fills) <= high + margin):
         return qparams, estimator
     covered = hull([(low, high), (min(fills), max(fills))])
     return qparams_for(*covered, state.format_of(members[0])), f"{estimator}, widened to the fill value of a pad"
+
+
+def _fills_of(node: Node, margin: float, state: SolverState) -> list[float]:
+    """Constants among the results of this op. The bound of a clamp that nothing reaches is none of them."""
+    low, high = state.value_range((node, None))
+    effect = state.constraints.effects.get(node)
+    return [c for c in (effect.constants if effect else ()) if low - margin <= c <= high + margin]
 
 
 def _range_estimator(members: list[Point], state: SolverState) -> str:

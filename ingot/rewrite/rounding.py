@@ -1,6 +1,7 @@
 """trunc(x) -> floor(relu(x)) - floor(relu(-x)); round(x) -> floor(x), and 1 more from the half on (to even at the half)
 
 sign(x) -> clamp(x * 1e38, -1, 1); remainder(x, y) -> x - y * floor(x / y); fmod(x, y) -> x - y * trunc(x / y)
+signbit(x) -> x < 0 or 1 / x < 0
 """
 
 from __future__ import annotations
@@ -65,6 +66,12 @@ def copysign(x: Tensor, like: Tensor) -> Tensor:
     return aten.abs(x) * aten.clamp(like * STEEP + 1.0, -1.0, 1.0)
 
 
+def signbit(x: Tensor) -> Tensor:
+    """The reciprocal of a negative zero is negative."""
+    below = aten.lt(x, 0)
+    return aten.logical_or(below, aten.lt(aten.reciprocal(x), 0)) if x.dtype.is_floating_point else below
+
+
 _FUNCTIONS: dict[Any, Callable[..., Tensor]] = {
     aten.sign.default: sign,
     aten.sgn.default: sign,
@@ -84,6 +91,6 @@ _FUNCTIONS: dict[Any, Callable[..., Tensor]] = {
 }
 RULE = Decomposition(
     "rounding-as-floor",
-    {op: on_floats(function) for op, function in _FUNCTIONS.items()},
+    {op: on_floats(function) for op, function in _FUNCTIONS.items()} | {aten.signbit.default: signbit},
     "part of a rounding function: it needs float",
 )

@@ -9,6 +9,7 @@ from types import ModuleType
 from torch.fx import Node
 
 from ingot.rewrite import (
+    activations,
     adaptive_pool,
     bilinear,
     bucketize,
@@ -16,15 +17,19 @@ from ingot.rewrite import (
     conv_transpose3d,
     embedding_bag,
     hypot,
+    logarithms,
     nan_ignoring_extrema,
     order_statistics,
     pool3d,
     pool_indices,
+    powers,
     prelu,
     resample,
     round_decimals,
+    rounding,
     rrelu,
     scans,
+    trigonometry,
 )
 from ingot.rewrite.torch_decompositions import TorchDecompositions
 from ingot.targets.base import RewriteRule
@@ -35,6 +40,7 @@ _MODULES = (
     embedding_bag, scans, bucketize, resample, bilinear, rrelu, hypot,
     nan_ignoring_extrema,
 )  # fmt: skip
+_IN_FLOAT = (activations, rounding, trigonometry, logarithms, powers)  # where torch's own decomposition does not run
 
 
 def rules_for_missing_ops(
@@ -47,4 +53,5 @@ def rules_for_missing_ops(
     more = wanted or {}
     ours = tuple(replace(m.RULE, wanted=more.get(m, runs_nowhere), required=True) for m in _MODULES)
     covered = frozenset(op for rule in ours for op in rule.functions)
-    return (TorchDecompositions(left_to_torch or runs_nowhere, covered), *ours)
+    last = (replace(m.RULE, name=f"missing-{m.RULE.name}", wanted=runs_nowhere, required=True) for m in _IN_FLOAT)
+    return (TorchDecompositions(left_to_torch or runs_nowhere, covered), *ours, *last)

@@ -78,6 +78,8 @@ class HessianRecorder:
             self.aliases[name] = self.last[0]
             return
         self.last = (name, x)
+        if not x.numel():
+            return
         rows = x.detach().reshape(-1, x.shape[-1]).float()
         self._add(name, rows)
         self.counts[name] = self.counts.get(name, 0) + len(rows)

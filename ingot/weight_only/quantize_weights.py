@@ -72,7 +72,7 @@ def quantize_weights(
     head_and_table = (weights.embedding_bits or bits, weights.head_bits or bits)
     layers = find_weight_layers(module, bits, weights.group, *head_and_table)
     if not layers:
-        why = "no linear and no embedding has a constant weight"
+        why = "no linear and no embedding has a constant weight that could be rounded"
         raise PlanError(f"{weights.scheme}: no weights to quantize", why=why, hint="weights=None, and calibration data")
     statistics = _statistics(module, layers, batches, recorded) if weights.uses_calibration else {}
     if weights.method == "gptq" and not statistics:

@@ -9,7 +9,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.capture.op_semantics import operands
-from ingot.core.fx import constant_of, source_of
+from ingot.core.fx import constant_of, source_of, value_of
 
 aten = torch.ops.aten
 GROUP_MULTIPLE = 32  # kernels need a group size that is a multiple of this, or the whole row
@@ -71,9 +71,14 @@ def find_weight_layers(
 def _nodes_with_weight(module: GraphModule) -> Iterator[Node]:
     for node in module.graph.nodes:
         at = {aten.linear.default: 1, aten.embedding.default: 0}.get(node.target)
-        stays_float = node.meta.get("ingot_float")  # a matrix product that a rewrite inserted
-        if at is not None and not stays_float and constant_of(operands(node)[at]) is not None:
+        if at is not None and constant_of(operands(node)[at]) is not None and not _stays_float(node):
             yield node
+
+
+def _stays_float(node: Node) -> bool:
+    """A matrix product that a rewrite inserted, one without rows, or a row of one number: its scale is no smaller."""
+    empty = any(isinstance(n, int) and n == 0 for n in value_of(node).shape)
+    return empty or weight_of(node).shape[-1] == 1 or bool(node.meta.get("ingot_float"))
 
 
 def weight_of(node: Node) -> torch.Tensor:

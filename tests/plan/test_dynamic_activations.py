@@ -132,3 +132,25 @@ def test_tokens_of_one_number_are_not_quantized_at_run_time(shape: tuple[int, ..
 
 
 ONE_DYNAMIC = {"scopes": [{"op": "linear*", "precision": "dynamic"}]}
+
+
+ALL_DYNAMIC = {"scopes": [{"op": "*linear*", "precision": "dynamic"}]}
+
+
+@pytest.mark.parametrize("shape", [(0, WIDTH), (4, 0, WIDTH)], ids=str)
+def test_what_has_no_tokens_is_not_quantized_at_run_time(shape: tuple[int, ...]) -> None:
+    """An empty result has no blocks."""
+    net, batches = nn.Linear(WIDTH, 8).eval(), [(torch.randn(shape),) for _ in range(3)]
+    assert ingot.cast(net, batches[0], target="xnnpack", calibration=batches).check.passed
+    program = ingot.capture(net, batches[0])
+    ranges = ingot.record(program, batches)
+    with pytest.raises(ingot.PlanError, match="possible here"):
+        ingot.plan(program, ranges, "xnnpack", recipe=ALL_DYNAMIC)
+
+
+def test_a_single_dimension_is_one_token() -> None:
+    """XNNPACK's serializer fails on it; with a batch of one it does not."""
+    net, batches = nn.Linear(WIDTH, 8).eval(), [(torch.randn(WIDTH),) for _ in range(3)]
+    casting = ingot.cast(net, batches[0], target="xnnpack", calibration=batches, recipe=ALL_DYNAMIC)
+    assert casting.check.passed
+    assert (len(casting.plan.dynamic), len(casting.delegates), casting.host_ops) == (1, 1, ())

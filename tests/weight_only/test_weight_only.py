@@ -328,3 +328,31 @@ def test_gptq_rounds_rows_independently() -> None:
     separate = [round_gptq(w, 4, 32, hessian) for w in (first, second)]
     assert torch.equal(together.codes, torch.cat([r.codes for r in separate]))
     assert torch.equal(together.scales, torch.cat([r.scales for r in separate]))
+
+
+class BesideOneNumber(nn.Module):
+    """A linear whose rows are one number: torchao has no qparams for such a token, and a scale is no smaller."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.narrow, self.wide = nn.Linear(1, 32), nn.Linear(32, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.wide(self.narrow(x[..., :1]) + x)
+
+
+@pytest.mark.parametrize("shape", [(32,), (5, 32)], ids=str)
+def test_tokens_of_one_number_and_inputs_of_one_dimension(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    casting = ingot.cast(BesideOneNumber().eval(), (torch.randn(shape),), target="xnnpack", weights="8da8w")
+    assert casting.check.passed
+    assert (len(casting.delegates), casting.host_ops) == (1, ())
+
+
+def test_batches_without_rows_add_nothing_to_the_statistics() -> None:
+    recorder = HessianRecorder()
+    for rows in (0, 3):
+        recorder.record("linear", torch.ones(rows, 4))
+    statistics = recorder.statistics_of("linear")
+    assert statistics is not None
+    assert statistics.rows == 3

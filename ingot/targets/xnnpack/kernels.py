@@ -90,8 +90,10 @@ def _quantizes_inputs(name: str) -> bool:
 
 
 def _has_tokens(node: Node) -> bool:
-    """Of known sizes, and of more than one number: torchao reduces blocks of one number over the whole tensor."""
-    return not has_symbols(value_of(node).shape) and value_of(operands(node)[0]).shape[-1] > 1
+    """Of known sizes, some, beside one another (XNNPACK's serializer wants a dimension before the token), and of more
+    than one number: torchao reduces blocks of one number over the whole tensor."""
+    x = value_of(operands(node)[0])
+    return not has_symbols(value_of(node).shape) and x.dim() > 1 and x.numel() > 0 and x.shape[-1] > 1
 
 
 def runs_somewhere(node: Node) -> bool:
