@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from functools import partial
 from typing import Any
@@ -322,6 +323,8 @@ DRAW: dict[Any, Any] = {
     **dict.fromkeys(ON_ALL_NUMBERS, a_number),
     **{op: partial(inside, low=-0.999, high=0.999) for op in (aten.asin.default, aten.acos.default, aten.atanh.default)},
     aten.prod.dim_int: lambda draw: ((noise(draw, 3, 5, 2), draw.randint(-3, 2), draw.random() < 0.5), {}),
+    aten.prod.default: lambda draw: ((noise(draw, draw.randint(1, 3), 5),), {}),
+    aten.dist.default: lambda draw: ((noise(draw, 3, 5), noise(draw, 5), draw.choice((0.0, 1.0, 2.0, 3.0, math.inf))), {}),
     aten.logsumexp.default: lambda draw: ((noise(draw, 3, 5, 2), draw.choice(([1], [0, 2], [-1])), draw.random() < 0.5), {}),
     aten.acosh.default: partial(inside, low=1.01, high=9.0),
     **{op: partial(inside, low=0.01, high=99.0) for op in (aten.log2.default, aten.log10.default)},

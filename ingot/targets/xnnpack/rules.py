@@ -39,6 +39,7 @@ from ingot.rewrite import (
     rms_norm,
     rounding,
     scalar_operands,
+    scalar_tensors,
     slice_as_linear,
     slice_scatter,
     softmax,
@@ -50,6 +51,7 @@ from ingot.rewrite import (
     upsample_bilinear_factors,
     upsample_nearest,
     variance,
+    vector_norm,
     windows,
 )
 from ingot.rewrite.constant_gather import ConstantGather
@@ -92,7 +94,7 @@ _EARLY = (
     pool1d, avg_pool, unbatched, constant_adds, slice_scatter, upsample_nearest, upsample_bilinear_factors,
     hardsigmoid, softplus, elu, gelu_tanh,
 )  # fmt: skip
-_MASKED = (attention, boolean_masks, log_softmax)
+_MASKED = (attention, boolean_masks, log_softmax, vector_norm)
 # Constants that the rules before left: a product can only be with one that is computed.
 _FOLDED = folded_constants.FoldedConstants("fold-constants-of-products")
 _SLICES = (strided_slice, split_dims, slice_as_linear)
@@ -102,5 +104,5 @@ _LATE = (
 RULES = (
     complex_pairs.RULE, *_MISSING, *(module.RULE for module in (*_EARLY, *_MASKED)), *_IN_FLOAT,
     *(module.RULE for module in _SLICES), _FOLDED, *(module.RULE for module in _LATE),
-    ConstantGather(_outside), permute_chains.RULE, folded_constants.RULE,
+    ConstantGather(_outside), scalar_tensors.RULE, permute_chains.RULE, folded_constants.RULE,
 )  # fmt: skip
