@@ -14,7 +14,7 @@ from ingot.rewrite import (
     bucketize,
     conv3d,
     conv_transpose3d,
-    dist,
+    distances,
     embedding_bag,
     hypot,
     nan_ignoring_extrema,
@@ -34,7 +34,7 @@ Wanted = Callable[[Node], bool]
 _MODULES = (
     conv3d, conv_transpose3d, adaptive_pool, pool3d, pool_indices, order_statistics, round_decimals, prelu,
     embedding_bag, scans, bucketize, resample, bilinear, rrelu, hypot,
-    nan_ignoring_extrema, dist,
+    nan_ignoring_extrema, distances,
 )  # fmt: skip
 
 

@@ -18,6 +18,7 @@ from ingot.rewrite import (
     constant_adds,
     constant_products,
     cumulative_sum,
+    distances,
     elu,
     expand,
     extrema,
@@ -89,7 +90,7 @@ def _left_to_torch(node: Node) -> bool:
 
 
 # First: they leave their result in canonical form.
-_MISSING = rules_for_missing_ops(_runs_nowhere, _left_to_torch, {adaptive_pool: _outside})
+_MISSING = rules_for_missing_ops(_runs_nowhere, _left_to_torch, {adaptive_pool: _outside, distances: _outside})
 _EARLY = (
     pool1d, avg_pool, unbatched, constant_adds, slice_scatter, upsample_nearest, upsample_bilinear_factors,
     hardsigmoid, softplus, elu, gelu_tanh,
