@@ -19,8 +19,10 @@ from ingot.rewrite import (
     bilinear,
     bucketize,
     conv3d,
+    conv_transpose1d,
     conv_transpose3d,
     cumulative_sum,
+    distances,
     embedding_bag,
     extrema,
     group_norm,
@@ -49,7 +51,7 @@ MODULES = (
     conv3d, conv_transpose3d, adaptive_pool, pool1d, pool3d, pool_indices, order_statistics, round_decimals, prelu,
     embedding_bag, scans, bucketize, unbatched, resample, bilinear, rrelu,
     avg_pool_factors, group_norm, extrema, cumulative_sum, powers, windows, variance,
-    activations, rounding, trigonometry, logarithms, products,
+    activations, rounding, trigonometry, logarithms, products, distances, conv_transpose1d,
 )  # fmt: skip
 
 

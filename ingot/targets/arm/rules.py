@@ -6,7 +6,15 @@ from functools import cache
 
 from torch.fx import Node
 
-from ingot.rewrite import complex_pairs, log_softmax, pool3d, upsample_bilinear_factors, vector_norm
+from ingot.rewrite import (
+    complex_pairs,
+    conv_transpose1d,
+    log_softmax,
+    pool1d,
+    pool3d,
+    upsample_bilinear_factors,
+    vector_norm,
+)
 from ingot.targets.arm.ability import taken_by_arm
 from ingot.targets.arm.decompositions import ArmDecompositions
 from ingot.targets.arm.device import Device
@@ -24,7 +32,14 @@ def arm_rules(device: Device) -> tuple[RewriteRule, ...]:
         """The host is asked first: Arm's partitioner takes a second to answer."""
         return not runs_on_host(node, decomposed_ops(node)) and not taken_by_arm(device, node)
 
-    always = (pool3d.RULE, vector_norm.RULE, log_softmax.RULE, upsample_bilinear_factors.RULE)
+    always = (
+        conv_transpose1d.RULE,
+        pool1d.RULE,
+        pool3d.RULE,
+        vector_norm.RULE,
+        log_softmax.RULE,
+        upsample_bilinear_factors.RULE,
+    )
     missing = (rule for rule in rules_for_missing_ops(runs_nowhere) if rule.name != pool3d.RULE.name)
     late = (GatherAsLinear(device), ArmDecompositions(device), WhereAsMulAdd(device))
     return (complex_pairs.RULE, *missing, *always, *late)
