@@ -64,6 +64,21 @@ def value_of(node: Node) -> Any:
     return node.meta.get("val")
 
 
+def distinct_values(nodes: Iterable[Node]) -> list[Any]:
+    """The fake values of nodes, each an object of its own: operands to trace an op with.
+
+    Tracing knows operands by identity, and nodes of equal ops may share one fake value.
+    """
+    seen = set[int]()
+
+    def own(value: torch.Tensor) -> torch.Tensor:
+        new = value.detach() if id(value) in seen else value
+        seen.add(id(value))
+        return new
+
+    return [torch.utils._pytree.tree_map_only(torch.Tensor, own, value_of(n)) for n in nodes]
+
+
 def is_float(node: Node) -> bool:
     """True for a single floating-point tensor. Only such values are quantized."""
     val = value_of(node)

@@ -11,6 +11,7 @@ from torch.export import ExportedProgram
 from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from ingot.core.fx import distinct_values
 from ingot.patches.fake_result_memo import UnkeyableArgument, memo_key
 from ingot.patches.version_gate import speed_patches_apply
 
@@ -118,7 +119,7 @@ def _memoized_trace(known: _TraceMemo, node: Node, table: Any) -> Graph | None:
 
 def _trace(node: Node, table: Any) -> Graph | None:
     sources = list(dict.fromkeys(node.all_input_nodes))
-    values = [n.meta["val"] for n in sources]
+    values = distinct_values(sources)
     target: Any = node.target
 
     def call_op(*inputs: Any) -> Any:

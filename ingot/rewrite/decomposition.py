@@ -15,7 +15,16 @@ from torch.fx import Graph, GraphModule, Node
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from ingot.capture.canonicalize.passes import PASSES
-from ingot.core.fx import calls, fake_mode_of, has_symbols, inherited_meta, source_of, value_name, value_of
+from ingot.core.fx import (
+    calls,
+    distinct_values,
+    fake_mode_of,
+    has_symbols,
+    inherited_meta,
+    source_of,
+    value_name,
+    value_of,
+)
 from ingot.core.symbolic_sizes import element_count
 
 
@@ -79,7 +88,7 @@ def traced(function: Callable[..., Any], module: GraphModule, node: Node) -> Gra
 
     try:
         with torch.no_grad(), fake_mode_of(module):
-            graph = make_fx(on_operands, pre_dispatch=True)(*map(value_of, sources)).graph
+            graph = make_fx(on_operands, pre_dispatch=True)(*distinct_values(sources)).graph
     except (Declined, NotImplementedError):
         return None
     plain = all(n.op in ("placeholder", "call_function", "output") for n in graph.nodes)  # no tensor of its own

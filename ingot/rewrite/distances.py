@@ -1,38 +1,44 @@
-"""cdist(x, y) -> the norms of all differences x - y; for many rows by products, as torch computes it
-
-pairwise_distance and cosine_similarity are composites: composite_parts.py.
+"""dist(x, y, p) -> linalg_vector_norm(x - y, p); pairwise_distance(x, y, p) -> linalg_vector_norm(x - y + eps, p, -1)
+cosine_similarity(x, y) -> sum(x * y) / (max(norm(x), eps) * max(norm(y), eps))
+cdist(x, y, p) -> linalg_vector_norm(x[:, None] - y, p, -1); for many rows by products, as torch computes it
 """
 
 from __future__ import annotations
-
-import math
 
 import torch
 from torch import Tensor
 
 from ingot.rewrite.decomposition import Declined, Decomposition
+from ingot.rewrite.float_only import on_floats
 
 aten = torch.ops.aten
 _MANY_ROWS = 25  # from here on torch's default is |x|^2 + |y|^2 - 2 x y
-_BY_PRODUCTS, _NEVER_BY_PRODUCTS = 1, 2  # compute_mode; None: by the number of rows
+_BY_PRODUCTS, _BY_DIFFERENCES = 1, 2  # compute_mode; None: by the number of rows
+MOST_DIFFERENCES = 1 << 22  # elements of all differences of a cdist
 
 
-def distances(x: Tensor, y: Tensor, p: float = 2.0, compute_mode: int | None = None) -> Tensor:
-    if p == 2.0 and compute_mode != _NEVER_BY_PRODUCTS:
-        many = max(x.shape[-2], y.shape[-2]) > _MANY_ROWS
-        if many or compute_mode == _BY_PRODUCTS:
-            return _by_products(x, y)
-    return _norm(aten.sub.Tensor(x.unsqueeze(-2), y.unsqueeze(-3)), p)
+def distance(x: Tensor, y: Tensor, order: float = 2.0) -> Tensor:
+    return aten.linalg_vector_norm(x - y, order)
 
 
-def _norm(difference: Tensor, p: float) -> Tensor:
-    if p == 2.0:
-        return aten.sqrt(aten.sum.dim_IntList(difference * difference, [-1]))
-    if p == 1.0:
-        return aten.sum.dim_IntList(aten.abs(difference), [-1])
-    if p == math.inf:
-        return aten.amax(aten.abs(difference), [-1])
-    raise Declined
+def pairwise_distance(x: Tensor, y: Tensor, order: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Tensor:
+    return aten.linalg_vector_norm(x - y + eps, order, [-1], keepdim)
+
+
+def cosine_similarity(x: Tensor, y: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    if x.dim() != y.dim():
+        raise Declined
+    norms = [torch.clamp(aten.linalg_vector_norm(t, 2, [dim], True), min=eps) for t in (x, y)]
+    return ((x * y).sum(dim, keepdim=True) / (norms[0] * norms[1])).squeeze(dim)
+
+
+def all_distances(x: Tensor, y: Tensor, order: float = 2.0, mode: int | None = None) -> Tensor:
+    many = max(x.shape[-2], y.shape[-2]) > _MANY_ROWS
+    if order == 2.0 and mode != _BY_DIFFERENCES and (many or mode == _BY_PRODUCTS):
+        return _by_products(x, y)
+    if x.shape[:-1].numel() * y.shape[-2] * x.shape[-1] > MOST_DIFFERENCES:
+        raise Declined
+    return aten.linalg_vector_norm(x.unsqueeze(-2) - y.unsqueeze(-3), order, [-1])
 
 
 def _by_products(x: Tensor, y: Tensor) -> Tensor:
@@ -40,4 +46,14 @@ def _by_products(x: Tensor, y: Tensor) -> Tensor:
     return aten.sqrt(aten.clamp(squares - aten.matmul(x, y.transpose(-2, -1)) * 2.0, min=0.0))
 
 
-RULE = Decomposition("distances-as-norms", {aten.cdist.default: distances, aten._cdist_forward.default: distances})
+RULE = Decomposition(
+    "distances-as-norms",
+    {
+        aten.dist.default: on_floats(distance),
+        aten.pairwise_distance.default: on_floats(pairwise_distance),
+        aten.cosine_similarity.default: on_floats(cosine_similarity),
+        aten._cdist_forward.default: on_floats(all_distances),
+        aten.cdist.default: on_floats(all_distances),
+    },
+    "part of a distance: a sum of squares needs float",
+)

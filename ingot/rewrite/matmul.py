@@ -1,6 +1,6 @@
 """matmul(x, W) -> linear(x, W.T) and addmm(b, x, W) -> linear(x, W.T, b) for a constant W and a constant vector b
 
-matmul(a, b) -> reshape(bmm(reshape(a), reshape(b))) otherwise.
+matmul(a, b) -> reshape(bmm(reshape(a), reshape(b))) otherwise. Also mv and dot.
 """
 
 from __future__ import annotations
@@ -16,16 +16,15 @@ from ingot.core.symbolic_sizes import reshape_argument, same_shape
 from ingot.rewrite.rule import Rule
 
 aten = torch.ops.aten
+_PRODUCTS = (aten.matmul.default, aten.mm.default, aten.mv.default, aten.dot.default)
 
 
 def _rewrite(node: Node) -> Node | None:
     if node.target is aten.addmm.default and is_float(node):
         return _affine(node)
-    if node.target not in (aten.matmul.default, aten.mm.default) or not is_float(node):
+    if node.target not in _PRODUCTS or not is_float(node):
         return None
     a, b = node.args
-    if min(value_of(a).dim(), value_of(b).dim()) < 2:  # type: ignore[arg-type]
-        return None
     return _by_constant(node, a, b) or _batched(node, a, b)
 
 
@@ -40,15 +39,16 @@ def _affine(node: Node) -> Node | None:
 
 def _by_constant(node: Node, a: Any, b: Any, *bias: Any) -> Node | None:
     weight = constant_of(b)
-    if weight is None or weight.dim() != 2:
+    if weight is None or weight.dim() != 2 or value_of(a).dim() < 2:
         return None
     transposed = add_constant(node.graph.owning_module, weight.detach().t().contiguous(), f"{node.name}_weight", node)  # type: ignore[arg-type]
     return call(node, aten.linear.default, a, transposed, *bias)
 
 
 def _batched(node: Node, a: Any, b: Any) -> Node | None:
-    """Equal batch dimensions become one; with a two-dimensional b, the batch of a becomes rows."""
+    """Equal batch dimensions become one; with a two-dimensional b, the batch of a becomes rows. Also for vectors."""
     x, y = list(value_of(a).shape), list(value_of(b).shape)
+    x, y = [1, *x] if len(x) == 1 else x, [*y, 1] if len(y) == 1 else y
     if not same_shape(x[:-2], y[:-2]):
         return _rows(node, a, b, x, y) if len(y) == 2 else None
     batch = math.prod(x[:-2])

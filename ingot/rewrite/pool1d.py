@@ -1,4 +1,7 @@
-"""max_pool1d(x, k) -> max_pool2d(x with a width of one, [k, 1]); avg_pool1d alike"""
+"""max_pool1d(x, k) -> max_pool2d(x with a width of one, [k, 1]); avg_pool1d alike
+
+adaptive_avg_pool1d(x, n) -> adaptive_avg_pool2d(x with a width of one, [n, 1])
+"""
 
 from __future__ import annotations
 
@@ -25,10 +28,17 @@ def pool1d_as_2d(
     return y.reshape(*x.shape[:-1], y.shape[-2])
 
 
+def adaptive_average(x: Tensor, size: Sequence[int]) -> Tensor:
+    lead = [1] * (3 - x.dim())
+    y = aten.adaptive_avg_pool2d(x.reshape(*lead, *x.shape, 1), [*size, 1])
+    return y.reshape(*x.shape[:-1], y.shape[-2])
+
+
 RULE = Decomposition(
     "pool1d-as-2d",
     {
         aten.max_pool1d.default: partial(pool1d_as_2d, pool=aten.max_pool2d),
         aten.avg_pool1d.default: partial(pool1d_as_2d, pool=aten.avg_pool2d),
+        aten.adaptive_avg_pool1d.default: adaptive_average,
     },
 )

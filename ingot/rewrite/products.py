@@ -1,4 +1,4 @@
-"""prod(x, dim) -> products of halves of x; logsumexp(x, dims) -> m + log(sum(exp(x - m))) with m = amax(x)"""
+"""prod(x), prod(x, dim) -> products of halves of x; logsumexp(x, dims) -> m + log(sum(exp(x - m))) with m = amax(x)"""
 
 from __future__ import annotations
 
@@ -25,6 +25,10 @@ def product(x: Tensor, dim: int, keepdim: bool = False) -> Tensor:
     return x if keepdim else x.squeeze(dim)
 
 
+def product_of_all(x: Tensor) -> Tensor:
+    return product(x.reshape(-1), 0)
+
+
 def log_sum_exp(x: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor:
     """The maximum is kept finite: infinity minus itself is NaN."""
     if not x.dim() or not dims:
@@ -36,6 +40,10 @@ def log_sum_exp(x: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor
 
 RULE = Decomposition(
     "products-by-halves",
-    {aten.prod.dim_int: on_floats(product), aten.logsumexp.default: on_floats(log_sum_exp)},
+    {
+        aten.prod.dim_int: on_floats(product),
+        aten.prod.default: on_floats(product_of_all),
+        aten.logsumexp.default: on_floats(log_sum_exp),
+    },
     "part of a product or of a logarithm of a sum: it needs float",
 )

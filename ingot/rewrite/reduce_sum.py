@@ -16,6 +16,7 @@ from ingot.core.fx import call, has_symbols, same_constant, value_of
 from ingot.rewrite.rule import Rule, in_float
 
 aten = torch.ops.aten
+_SUMS = (aten.sum.default, aten.sum.dim_IntList)
 REASON = "part of a sum: a sum of many terms needs float"
 
 
@@ -24,21 +25,22 @@ def _rewrite(node: Node) -> Node | None:
     if dims is None:
         return None
     x = node.args[0]
-    if node.target is aten.sum.dim_IntList:
+    if node.target in _SUMS:
         return _sum_as_linear(node, x, dims)
     square = in_float(node, REASON, aten.mul.Tensor, x, x)
     return in_float(node, REASON, aten.sqrt.default, _sum_as_linear(node, square, dims))
 
 
 def summed_dims(node: Node) -> list[int] | None:
-    """The dimensions of a sum, or of a vector norm of order 2; None where the rule does not apply."""
-    if node.kwargs or node.target not in (aten.sum.dim_IntList, aten.linalg_vector_norm.default):
+    """The dimensions of a sum, or of a vector norm of order 2 (all, if none is given). None if it is neither."""
+    if node.kwargs or node.target not in (*_SUMS, aten.linalg_vector_norm.default):
         return None
     given: tuple[Any, ...] = node.args
     x, *rest = given
-    order = (rest.pop(0) if rest else 2) if node.target is aten.linalg_vector_norm.default else 2
+    order = 2 if node.target in _SUMS else rest.pop(0) if rest else 2
     static = value_of(x).dtype == torch.float32 and not has_symbols(value_of(x).shape)
-    return list(rest[0]) if static and order == 2 and rest and rest[0] else None
+    dims = list(rest[0]) if rest and rest[0] else list(range(value_of(x).dim()))
+    return dims if static and order == 2 and dims else None
 
 
 def _sum_as_linear(node: Node, x: Any, dims: list[int]) -> Node:

@@ -10,7 +10,7 @@ import torch
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import SymTypes
 
-from ingot.core.fx import fake_mode_of, value_of
+from ingot.core.fx import distinct_values, fake_mode_of, value_of
 from ingot.core.shape_cache import ShapeCache
 
 _known = ShapeCache[tuple[Any, ...]]()
@@ -85,4 +85,4 @@ def _decomposed(node: Node) -> torch.fx.Graph:
         return target(*torch.fx.map_arg(node.args, given.get), **torch.fx.map_arg(node.kwargs, given.get))
 
     with fake_mode_of(node.graph.owning_module) or nullcontext():  # type: ignore[arg-type]
-        return make_fx(alone, decomposition_table=_decompositions())(*[value_of(n) for n in tensors]).graph
+        return make_fx(alone, decomposition_table=_decompositions())(*distinct_values(tensors)).graph

@@ -15,6 +15,7 @@ from ingot.rewrite import (
     bucketize,
     conv3d,
     conv_transpose3d,
+    distances,
     embedding_bag,
     hypot,
     logarithms,
@@ -38,7 +39,7 @@ Wanted = Callable[[Node], bool]
 _MODULES = (
     conv3d, conv_transpose3d, adaptive_pool, pool3d, pool_indices, order_statistics, round_decimals, prelu,
     embedding_bag, scans, bucketize, resample, bilinear, rrelu, hypot,
-    nan_ignoring_extrema,
+    nan_ignoring_extrema, distances,
 )  # fmt: skip
 _IN_FLOAT = (activations, rounding, trigonometry, logarithms, powers)  # where torch's own decomposition does not run
 

@@ -1,4 +1,4 @@
-"""The source location of a node: the user's line, else the module path, else a line of torch."""
+"""The source location of a node: the user's line, else the module path, else a line of torch; operands of a trace."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx import Graph, Node
 
 import ingot
-from ingot.core.fx import calls, module_path, nearest_source, source_of
+from ingot.core.fx import calls, distinct_values, module_path, nearest_source, source_of
 
 pytestmark = pytest.mark.smoke
 X = torch.zeros(1, 3, 8, 8)
@@ -96,3 +97,16 @@ def test_an_op_that_a_pass_inserted_has_the_line_of_the_op_that_it_feeds() -> No
     assert nearest_source(inserted) == "conv.py:565"  # nobody has a line of the user
     reader.meta["stack_trace"] = USER
     assert nearest_source(inserted) == "net.py:41"
+
+
+def test_operands_that_share_a_fake_value_are_traced_as_two() -> None:
+    """Passes reuse the fake value of an equal op: two reshapes of alike tensors have one between them."""
+    with FakeTensorMode():
+        shared = torch.empty(2, 3)
+    graph = torch.fx.Graph()
+    nodes = [graph.placeholder(name) for name in ("x", "y")]
+    for node in nodes:
+        node.meta["val"] = shared
+    x, y = distinct_values(nodes)
+    assert x is not y
+    assert (x.shape, x.dtype) == (y.shape, y.dtype)

@@ -8,10 +8,12 @@ import importlib
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.export import Dim
 from torch.fx.passes.infra.pass_base import PassResult
 
 import ingot
+from ingot.patches.decompose import _trace
 from ingot.patches.speed_contexts import fast_lowering
 from tests.support.architectures import IMAGES, NETS, SEQUENCES
 from tests.support.models import CASES, case, settled
@@ -142,3 +144,17 @@ def test_capture_gives_the_graph_that_torch_traces(name: str, monkeypatch: pytes
 
 def _trace_with_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CAPTURE_EXPORT, "decompose_per_op", lambda *_: None)
+
+
+def test_the_decomposition_of_an_op_reads_both_operands() -> None:
+    """Though they share one fake value: that of two equal ops before them."""
+    with FakeTensorMode():
+        shared = torch.empty(2, 3)
+    graph = torch.fx.Graph()
+    operands = [graph.placeholder(name) for name in ("x", "y")]
+    node = graph.call_function(torch.ops.aten.hypot.default, tuple(operands))
+    for each in (*operands, node):
+        each.meta["val"] = shared
+    parts = _trace(node, torch._decomp.get_decompositions([torch.ops.aten.hypot.default]))
+    assert parts is not None
+    assert all(operand.users for operand in parts.find_nodes(op="placeholder"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from functools import partial
 from typing import Any
@@ -19,6 +20,7 @@ from ingot.rewrite import (
     bilinear_resize,
     bucketize,
     conv3d,
+    conv_transpose1d,
     conv_transpose3d,
     conv_transpose_phases,
     cumulative_sum,
@@ -54,7 +56,7 @@ MODULES = (
     conv3d, conv_transpose3d, conv_transpose_phases, adaptive_pool, pool1d, pool3d, pool_indices, order_statistics,
     round_decimals, prelu, embedding_bag, scans, bucketize, unbatched, resample, bilinear, bilinear_resize, rrelu,
     avg_pool_factors, instance_norm, group_norm, extrema, distances, cumulative_sum, powers, windows, variance,
-    activations, rounding, trigonometry, logarithms, products, grid_sample, elementwise,
+    activations, rounding, trigonometry, logarithms, products, grid_sample, conv_transpose1d, elementwise,
 )  # fmt: skip
 
 
@@ -215,7 +217,7 @@ def a_distance(draw: random.Random, *modes: int | None) -> Any:
     """Up to 40 rows: torch goes by products from 26 on."""
     batch, width = draw.choice(((), (2,), (3, 1))), draw.randint(1, 6)
     x, y = (noise(draw, *batch, draw.randint(1, 40), width) for _ in range(2))
-    return (x, y, draw.choice((2.0, 2.0, 1.0, float("inf"))), draw.choice(modes)), {}
+    return (x, y, draw.choice((2.0, 2.0, 1.0, 3.0, float("inf"))), draw.choice(modes)), {}
 
 
 def an_instance_norm(draw: random.Random) -> Any:
@@ -356,6 +358,10 @@ DRAW: dict[Any, Any] = {
     **dict.fromkeys(ON_ALL_NUMBERS, a_number),
     **{op: partial(inside, low=-0.999, high=0.999) for op in (aten.asin.default, aten.acos.default, aten.atanh.default)},
     aten.prod.dim_int: lambda draw: ((noise(draw, 3, 5, 2), draw.randint(-3, 2), draw.random() < 0.5), {}),
+    aten.prod.default: lambda draw: ((noise(draw, draw.randint(1, 3), 5),), {}),
+    aten.dist.default: lambda draw: ((noise(draw, 3, 5), noise(draw, 5), draw.choice((0.0, 1.0, 2.0, 3.0, math.inf))), {}),
+    aten.pairwise_distance.default: lambda draw: ((noise(draw, 3, 5), noise(draw, 5), draw.choice((1.0, 2.0)), 1e-3, draw.random() < 0.5), {}),
+    aten.cosine_similarity.default: lambda draw: ((noise(draw, 3, 5, 2), noise(draw, 3, 5, 2), draw.randint(-3, 2)), {}),
     aten.logsumexp.default: lambda draw: ((noise(draw, 3, 5, 2), draw.choice(([1], [0, 2], [-1])), draw.random() < 0.5), {}),
     aten.acosh.default: partial(inside, low=1.01, high=9.0),
     **{op: partial(inside, low=0.01, high=99.0) for op in (aten.log2.default, aten.log10.default)},

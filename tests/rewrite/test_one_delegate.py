@@ -164,3 +164,42 @@ def test_a_padding_mask_is_obeyed_at_run_time() -> None:
     for length in (1, 5, 12):
         check = ingot.verify(casting, [(batches[0][0], (torch.arange(12) < length).long()[None])])
         assert check.outputs[0].sqnr_db > 20, length
+
+
+SCALARS: dict[str, Any] = {
+    "mean": lambda y, f: y - y.mean(),
+    "standardized": lambda y, f: (y - y.mean()) / (y.std() + 1e-3),
+    "extrema": lambda y, f: (y - y.min()) / (y.max() - y.min() + 1e-5),
+    "norm": lambda y, f: y / torch.linalg.vector_norm(y),
+    "largest magnitude": lambda y, f: y / y.norm(torch.inf),
+    "dot": lambda y, f: y * torch.dot(y.flatten(), y.flatten()) * 1e-3,
+    "stacked": lambda y, f: y * torch.stack([y.mean(), y.amax()]).sum(),
+    "product": lambda y, f: y * y[0, 0, 0].sigmoid().prod(),
+    "picked element": lambda y, f: y * y[0, 3, 2, 1],
+    "learned factor": lambda y, f: y * f.sigmoid() + f,
+    "condition": lambda y, f: torch.where(y > y.mean(), y, y * 0.1),
+    "bound": lambda y, f: torch.clamp(y, max=y.mean()),
+    "expanded": lambda y, f: y + y.mean().expand(2, 8, 1, 1),
+}
+
+
+class BetweenConvolutions(nn.Module):
+    def __init__(self, function: Any) -> None:
+        super().__init__()
+        self.first, self.last, self.function = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 5, 3), function
+        self.factor = nn.Parameter(torch.tensor(0.7))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.function(self.first(x), self.factor))
+
+
+@pytest.mark.parametrize("name", SCALARS)
+def test_a_value_without_dimensions_is_no_boundary(name: str) -> None:
+    torch.manual_seed(0)
+    net = BetweenConvolutions(SCALARS[name]).eval()
+    batches = [(torch.randn(2, 3, 10, 10) * scale,) for scale in (1.0, 1.4, 1.7, 2.0)]
+    casting = ingot.cast(net, batches[0], target="xnnpack", calibration=batches)
+    assert len(casting.delegates) == 1
+    assert not casting.host_ops
+    assert casting.check is not None
+    assert casting.check.outputs[0].sqnr_db > 25

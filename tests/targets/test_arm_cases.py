@@ -89,6 +89,22 @@ class MissingOps(nn.Module):
         return volume, F.adaptive_max_pool3d(volume, (2, 3, 3)), *F.adaptive_max_pool2d(x, (3, 3), True), wide
 
 
+ONE_DIMENSION = {
+    "max": nn.MaxPool1d(2),
+    "average": nn.AvgPool1d(3, 2, 1),
+    "adaptive": nn.AdaptiveAvgPool1d(4),
+    "transposed": nn.ConvTranspose1d(8, 8, 4, 2, 1),
+}
+
+
+@pytest.mark.parametrize("kind", ONE_DIMENSION)
+def test_pools_and_transposed_convolutions_of_signals_are_in_the_delegate(kind: str) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv1d(3, 8, 3, padding=1), nn.ReLU(), ONE_DIMENSION[kind], nn.Conv1d(8, 8, 3)).eval()
+    batches = [(torch.randn(1, 3, 16),) for _ in range(4)]
+    assert_whole(ingot.cast(net, batches[0], target=need("ethos-u55-128"), calibration=batches))
+
+
 @pytest.mark.parametrize("name", TWO)
 def test_ops_that_nothing_runs_are_rewritten(name: str) -> None:
     casting = cast(MissingOps(), need(name))

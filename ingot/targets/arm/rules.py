@@ -11,10 +11,12 @@ from ingot.core.fx import is_float_op
 from ingot.rewrite import (
     bilinear_resize,
     complex_pairs,
+    conv_transpose1d,
     conv_transpose_phases,
     distances,
     instance_norm,
     log_softmax,
+    pool1d,
     pool3d,
     vector_norm,
 )
@@ -50,10 +52,11 @@ def arm_rules(device: Device) -> tuple[RewriteRule, ...]:
     def resized_otherwise(node: Node) -> bool:
         return not factors_are_ratios(node) or outside(node)
 
-    rules = (conv_transpose_phases.RULE, elementwise.RULE, distances.RULE)
+    rules = (conv_transpose_phases.RULE, elementwise.RULE, replace(distances.RULE, float_reason=""))
     refused = (replace(rule, wanted=outside) for rule in rules)
     early = (complex_pairs.RULE, replace(bilinear_resize.RULE, wanted=resized_otherwise))
-    always = (pool3d.RULE, instance_norm.RULE, vector_norm.RULE, log_softmax.RULE)
+    signals = (conv_transpose1d.RULE, pool1d.RULE)
+    always = (*signals, pool3d.RULE, instance_norm.RULE, vector_norm.RULE, log_softmax.RULE)
     missing = (rule for rule in rules_for_missing_ops(runs_nowhere) if rule.name != pool3d.RULE.name)
     late = (GatherAsLinear(device), ArmDecompositions(device), WhereAsMulAdd(device))
     return (*early, *missing, *always, *refused, CompositeParts(parts), *late)

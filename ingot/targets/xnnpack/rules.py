@@ -43,6 +43,7 @@ from ingot.rewrite import (
     rms_norm,
     rounding,
     scalar_operands,
+    scalar_tensors,
     slice_as_linear,
     slice_scatter,
     softmax,
@@ -53,6 +54,7 @@ from ingot.rewrite import (
     unbatched,
     upsample_nearest,
     variance,
+    vector_norm,
     windows,
 )
 from ingot.rewrite.composite_parts import CompositeParts
@@ -86,7 +88,7 @@ _IN_FLOAT = tuple(
     replace(module.RULE, wanted=_extremum_outside if module is extrema else _outside)
     for module in (
         grid_sample, avg_pool_factors, instance_norm, group_norm, variance, windows, products, extrema, cumulative_sum,
-        activations, rounding, trigonometry, logarithms, distances, powers,
+        activations, rounding, trigonometry, logarithms, powers,
     )
 )  # fmt: skip
 _COVERED = frozenset(op for rule in _IN_FLOAT for op in rule.functions)
@@ -98,12 +100,12 @@ def _left_to_torch(node: Node) -> bool:
 
 
 # First: they leave their result in canonical form.
-_MISSING = rules_for_missing_ops(_runs_nowhere, _left_to_torch, {adaptive_pool: _outside})
+_MISSING = rules_for_missing_ops(_runs_nowhere, _left_to_torch, {adaptive_pool: _outside, distances: _outside})
 _EARLY = (
     pool1d, avg_pool, unbatched, constant_adds, slice_scatter, upsample_nearest, bilinear_resize,
     hardsigmoid, softplus, elu, gelu_tanh,
 )  # fmt: skip
-_MASKED = (attention, boolean_masks, log_softmax)
+_MASKED = (attention, boolean_masks, log_softmax, vector_norm)
 # Taken apart here, so that the number becomes a float constant.
 _NUMBERS = TorchDecompositions(
     has_whole_number_inside, scalar_operands.REVERSED, "whole-numbers-as-constants", required=False
@@ -118,5 +120,6 @@ _PARTS = (*_IN_FLOAT, _FOLDED, *(module.RULE for module in _LATE))
 RULES = (
     complex_pairs.RULE, *_MISSING, *(module.RULE for module in (*_EARLY, *_MASKED)), *_IN_FLOAT,
     _NUMBERS, *(module.RULE for module in _SLICES), _FOLDED, *(module.RULE for module in _LATE),
-    CompositeParts(_parts_outside, _PARTS), ConstantGather(_outside), permute_chains.RULE, folded_constants.RULE,
+    CompositeParts(_parts_outside, _PARTS), ConstantGather(_outside), scalar_tensors.RULE, permute_chains.RULE,
+    folded_constants.RULE,
 )  # fmt: skip
