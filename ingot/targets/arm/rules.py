@@ -52,11 +52,14 @@ def arm_rules(device: Device) -> tuple[RewriteRule, ...]:
     def resized_otherwise(node: Node) -> bool:
         return not factors_are_ratios(node) or outside(node)
 
-    rules = (conv_transpose_phases.RULE, elementwise.RULE, replace(distances.RULE, float_reason=""))
-    refused = (replace(rule, wanted=outside) for rule in rules)
-    early = (complex_pairs.RULE, replace(bilinear_resize.RULE, wanted=resized_otherwise))
+    early = (
+        complex_pairs.RULE, replace(bilinear_resize.RULE, wanted=resized_otherwise),
+        replace(elementwise.RULE, wanted=outside), replace(distances.RULE, wanted=outside, float_reason=""),
+    )  # fmt: skip
+    phases = replace(conv_transpose_phases.RULE, wanted=outside)
     signals = (conv_transpose1d.RULE, pool1d.RULE)
     always = (*signals, pool3d.RULE, instance_norm.RULE, vector_norm.RULE, log_softmax.RULE)
-    missing = (rule for rule in rules_for_missing_ops(runs_nowhere) if rule.name != pool3d.RULE.name)
+    own = {pool3d.RULE.name, distances.RULE.name}
+    missing = (rule for rule in rules_for_missing_ops(runs_nowhere) if rule.name not in own)
     late = (GatherAsLinear(device), ArmDecompositions(device), WhereAsMulAdd(device))
-    return (*early, *missing, *always, *refused, CompositeParts(parts), *late)
+    return (*early, *missing, *always, phases, CompositeParts(parts), *late)
