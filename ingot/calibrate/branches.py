@@ -6,13 +6,13 @@ sees in use. A branch that no batch takes has no statistics and stays float.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from ingot.core.fx import value_of
+from ingot.core.fx import is_float_op, value_name, value_of
 
 Needs = frozenset[tuple[Node, bool]]  # predicates, and the value that each must have
 ALWAYS: Needs = frozenset()
@@ -26,6 +26,14 @@ def needs_of(nodes: Iterable[Node]) -> dict[Node, Needs]:
         if readers and (common := frozenset.intersection(*readers)):
             found[node] = common
     return found
+
+
+def untaken_values(nodes: Iterable[Node], recorded: Container[str]) -> frozenset[str]:
+    """Values of branches that no batch took, and choices between one of them and another: no range is known."""
+    nodes = list(nodes)
+    missing = {n for n in needs_of(nodes) if is_float_op(n) and value_name(n) not in recorded}
+    choices = {n for n in nodes if _chooses(n) and not missing.isdisjoint(n.args[1:])}  # type: ignore[arg-type]
+    return frozenset(map(value_name, missing | choices))
 
 
 def _needed_by(user: Node, node: Node, own: Needs) -> Needs:

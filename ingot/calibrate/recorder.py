@@ -61,16 +61,19 @@ def record_module(
     return recorder.ranges(fingerprint)
 
 
-def record_rewritten_values(module: torch.fx.GraphModule, ranges: Ranges, restore: Callable[[], None]) -> Ranges:
+def record_rewritten_values(
+    module: torch.fx.GraphModule, ranges: Ranges, restore: Callable[[], None], untaken: frozenset[str] = frozenset()
+) -> Ranges:
     """Ranges with the values that a rewrite created, observed on the cached batches. Others keep their statistics.
 
-    `restore` resets the state of the program to its initial values.
+    `restore` resets the state of the program to its initial values. `untaken`: values that have no statistics, because
+    no batch took their branch; a rewrite may have made the choice an arithmetic one.
     """
     nodes = [n for n in module.graph.nodes if is_float_op(n)]
     names = " ".join(map(value_name, nodes))
     if names in ranges.rewritten:
         return ranges.rewritten[names]
-    new = {value_name(n) for n in nodes} - ranges.values.keys()
+    new = {value_name(n) for n in nodes} - ranges.values.keys() - untaken
     if not new or not ranges.cached_batches:
         return ranges
     restore()
@@ -79,7 +82,8 @@ def record_rewritten_values(module: torch.fx.GraphModule, ranges: Ranges, restor
     batches = len(ranges.cached_batches)
     note = f"{len(new)} values created by rewrites: recorded in a second float run over {batches} batches"
     sensitivity = {**ranges.sensitivity, **more.sensitivity}
-    ranges.rewritten[names] = replace(ranges, values=more.values, sensitivity=sensitivity, notes=(*ranges.notes, note))
+    values = {name: stats for name, stats in more.values.items() if name not in untaken}
+    ranges.rewritten[names] = replace(ranges, values=values, sensitivity=sensitivity, notes=(*ranges.notes, note))
     return ranges.rewritten[names]
 
 

@@ -161,7 +161,7 @@ def _why_not_quantizable(value: Node, found: Constraints) -> str | None:
     if stats is not None:
         return None
     if effect is None or not effect.carriers:
-        return f"{value.name} was created by a rewrite: it has no calibration statistics"
+        return f"{value.name} has no calibration statistics: a rewrite created it, or no batch took its branch"
     moved = (operands(value)[i] for i in effect.carriers)  # whose ranges it has
     return next((why for each in moved if (why := _why_not_quantizable(each, found))), None)
 

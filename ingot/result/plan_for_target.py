@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch.fx import GraphModule
 
+from ingot.calibrate.branches import untaken_values
 from ingot.calibrate.recorder import record_rewritten_values
 from ingot.calibrate.statistics import Ranges
 from ingot.capture.export import Program, restore_state
@@ -37,7 +38,8 @@ def plan_for_target(
     _refuse_unplannable(program, backend, settings)
     form = rewrite_for(program, backend, settings)
     barred = with_bars(backend, (*bars, *host_bars(settings.host_ops, form.program.module)))
-    made = _planned(form.program, ranges, barred, form.rewrites, settings)
+    untaken = untaken_values(program.module.graph.nodes, ranges.values)
+    made = _planned(form.program, _without(ranges, untaken), barred, form.rewrites, settings, untaken)
     made = with_embedding_tables(made, form.program.module, settings, barred)
     images = channels_last_names(settings.channels_last, form.program.module)
     return replace(made, channels_last=images, integer_io=settings.integer_io, settings=settings.remembered)
@@ -54,13 +56,23 @@ def _refuse_unplannable(program: Program, target: Target, recipe: Recipe) -> Non
         raise PlanError(what, why="none were seen to be right here", hint=hint)
 
 
-def _planned(form: Program, ranges: Ranges, target: Target, rewrites: tuple[str, ...], recipe: Recipe) -> Plan:
+def _without(ranges: Ranges, untaken: frozenset[str]) -> Ranges:
+    if not untaken:
+        return ranges
+    note = f"{len(untaken)} values stay float: no calibration batch took the branch of a condition that computes them"
+    values = {name: stats for name, stats in ranges.values.items() if name not in untaken}
+    return replace(ranges, values=values, notes=(*ranges.notes, note))
+
+
+def _planned(
+    form: Program, ranges: Ranges, target: Target, rewrites: tuple[str, ...], recipe: Recipe, untaken: frozenset[str]
+) -> Plan:
     """Every range estimator is tried on some batches, unless the recipe names one or the program has state."""
     module, state = form.module, form.state
     if not recipe.quantize:
         return unquantized(module, target, form.fingerprint, rewrites)
     if not target.numerics.runs_float or _has_new_weighted_op(module, ranges):
-        ranges = record_rewritten_values(module, ranges, lambda: restore_state(module, state))
+        ranges = record_rewritten_values(module, ranges, lambda: restore_state(module, state), untaken)
     facts = (module, ranges, target, form.fingerprint, rewrites, recipe)
     if state or not can_simulate(module, ranges.cached_batches):
         return solve(*facts)

@@ -55,6 +55,8 @@ def test_a_branch_that_no_batch_took_is_still_right() -> None:
     torch.manual_seed(0)
     casting = ingot.cast(Branches().eval(), _images(1.0)[0], target="xnnpack", calibration=_images(1.0, 0.5))
     assert ingot.verify(casting, _images(-0.5)).outputs[0].sqnr_db > 20
+    assert any("no calibration batch took the branch" in note for note in casting.notes)
+    assert len(casting.delegates) == 1
 
 
 class Cell(nn.Module):
