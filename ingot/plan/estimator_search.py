@@ -82,15 +82,22 @@ def _noise(expected: list[list[Tensor]], actual: list[list[Tensor]]) -> float:
 
     One or two batches with exceptional errors would decide an arithmetic mean.
     """
-    each = [sum(map(_noise_ratio, e, a)) / max(len(e), 1) for e, a in zip(expected, actual, strict=True)]
-    return math.exp(sum(math.log(max(n, 1e-20)) for n in each) / len(each))
+    pairs = (_comparable(e, a) for e, a in zip(expected, actual, strict=True))
+    each = [sum(_noise_ratio(e, a) for e, a in batch) / len(batch) for batch in pairs if batch]
+    return math.exp(sum(math.log(max(n, 1e-20)) for n in each) / max(len(each), 1))
 
 
 def _mean_noise(expected: list[list[Tensor]], actual: list[list[Tensor]]) -> float:
     """Noise-to-signal ratio over all batches, of the worst output."""
     by_output = zip(zip(*expected, strict=True), zip(*actual, strict=True), strict=True)
-    joined = ((torch.cat([t.reshape(-1) for t in e]), torch.cat([t.reshape(-1) for t in a])) for e, a in by_output)
-    return max((_noise_ratio(e, a) for e, a in joined), default=0.0)
+    pairs = (_comparable(e, a) for e, a in by_output)
+    joined = (([e.reshape(-1) for e, _ in each], [a.reshape(-1) for _, a in each]) for each in pairs if each)
+    return max((_noise_ratio(torch.cat(e), torch.cat(a)) for e, a in joined), default=0.0)
+
+
+def _comparable(expected: Sequence[Tensor], actual: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
+    """Without outputs whose size depends on values, where it is another one: boxes above a score."""
+    return [(e, a) for e, a in zip(expected, actual, strict=True) if e.shape == a.shape]
 
 
 def _noise_ratio(expected: Tensor, actual: Tensor) -> float:

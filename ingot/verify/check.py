@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -25,6 +24,7 @@ from ingot.verify.localize.graph_errors import describe_largest_drop
 from ingot.verify.other_sizes import Sized, sized_batches
 from ingot.verify.reference.interpreter import evaluate
 from ingot.verify.reference.perturbed import run_perturbed
+from ingot.verify.sized_by_values import failed_output, is_sized_by_values, judge_sized_by_values
 
 CHUNK = 16  # batches whose intermediate values are in memory together
 CLEARLY_NEARER_DB = 20.0  # nearer to its graph than to the float model by this: the rest is quantization error
@@ -117,20 +117,27 @@ class References:
         """A verdict on each output, as the program returned it."""
         wrong = _number_defect(artefact, self.reference)
         outputs = range(len(self.reference[0]))
-        return tuple(_failed(self._name(i), wrong) if wrong else self._judge(i, artefact) for i in outputs)
+        return tuple(failed_output(self._name(i), wrong) if wrong else self._judge(i, artefact) for i in outputs)
 
     def _judge(self, i: int, artefact: Runs) -> OutputCheck:
         made, io = [o[i] for o in artefact], self.evidence.io.outputs[i]
         if io.scale is not None:
             if (odd := next((t.dtype for t in made if str(t.dtype) != f"torch.{io.dtype}"), None)) is not None:
-                return _failed(self._name(i), f"dtype {odd} instead of torch.{io.dtype}")
+                return failed_output(self._name(i), f"dtype {odd} instead of torch.{io.dtype}")
             made = [t.to(self.reference[0][i].dtype) for t in dequantize_outputs(made, [io] * len(made))]
         float_, graph = ([o[i] for o in side] for side in (self.reference, self.quantized))
+        if is_sized_by_values(self.evidence.program, i, float_, graph):
+            return self._judge_sized_by_values(i, Compared(float_, graph, made))
         known = [o[i] for o in self.origins], [o[i] for o in self.in_double]
         given = Compared(
             float_, graph, made, *known, lambda run: self._noisy(run, i), lambda: [o[i] for o in self.noisy_reference]
         )
         return judge_output(self._name(i), given, self.evidence.recipe.min_sqnr_db)
+
+    def _judge_sized_by_values(self, i: int, given: Compared) -> OutputCheck:
+        check, notes = judge_sized_by_values(self._name(i), given, self.evidence.recipe.min_sqnr_db)
+        self.notes += notes
+        return check
 
     def _name(self, i: int) -> str:
         names = self.evidence.program.output_names
@@ -178,10 +185,6 @@ def _number_defect(artefact: Runs, reference: Runs) -> str | None:
         return f"the artefact returned {len(artefact)} results for {len(reference)} batches"
     odd = [(len(a), len(r)) for a, r in zip(artefact, reference, strict=True) if len(a) != len(r)]
     return f"the artefact returns {odd[0][0]} outputs, the float model {odd[0][1]}" if odd else None
-
-
-def _failed(name: str, problem: str) -> OutputCheck:
-    return OutputCheck(name, -math.inf, math.inf, -math.inf, -math.inf, problem, disagrees=True)
 
 
 def _run_noisy_graph(evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]], seed: int) -> Runs:
