@@ -35,7 +35,14 @@ WRONG_TANH = "from tests.support.wrong_kernels import sigmoid_for_tanh\n\nwrong 
     ("middle", "error", "op", "most", "setup", "recipe"),
     [
         (torch.tanh, "MismatchError", "tanh", 1, WRONG_TANH, None),
-        (folded, "LowerError", "celu", 2, "", {"disabled_rewrites": ["activations-as-arithmetic", "composites-by-parts"]}),
+        (
+            folded,
+            "LowerError",
+            "celu",
+            2,
+            "",
+            {"disabled_rewrites": ["activations-as-arithmetic", "composites-by-parts"]},
+        ),
     ],
     ids=["wrong numbers", "does not lower"],
 )
