@@ -35,8 +35,8 @@ def judge_sized_by_values(name: str, given: Compared, min_sqnr_db: float) -> tup
     if not alike:
         why = f"its size depends on values, and is the float model's in none of {count} batches"
         return failed_output(name, why, disagrees=False), ()
-    sides = ([side[k] for k in alike] for side in (given.reference, given.quantized, given.artefact))
-    check = judge_output(name, Compared(*sides), min_sqnr_db)
+    reference, graph, made = ([side[k] for k in alike] for side in (given.reference, given.quantized, given.artefact))
+    check = judge_output(name, Compared(reference, graph, made), min_sqnr_db)
     note = f"the size of {name} depends on values: judged on the {len(alike)} of {count} batches with the float model's"
     return check, (note,) if len(alike) < count else ()
 
