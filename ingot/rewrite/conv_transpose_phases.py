@@ -1,4 +1,4 @@
-"""conv_transpose(x, w) with strides s -> conv(x, w by phase), whose s phases of each channel are interleaved
+"""conv_transpose2d(x, w) with strides s -> conv2d(x, w by phase), whose phases of each channel are interleaved
 
 An output at position s * m + r reads the taps s * j + r of the kernel only: that is a plain convolution for each phase
 r. Dilated kernels are written out with zeros. The same products are added, and a phase has weight scales of its own.
@@ -15,18 +15,16 @@ from torch import Tensor
 from ingot.rewrite.decomposition import Decomposition
 
 aten = torch.ops.aten
-_CONV = {1: aten.conv1d, 2: aten.conv2d}
 
 
 def conv_transpose_by_phases(
     x: Tensor, weight: Tensor, bias: Tensor | None = None, stride: Sequence[int] = (1,), padding: Sequence[int] = (0,),
     output_padding: Sequence[int] = (0,), groups: int = 1, dilation: Sequence[int] = (1,),
 ) -> Tensor:  # fmt: skip
-    rank = weight.dim() - 2
-    if x.dim() == rank + 1:
+    if x.dim() == 3:
         one = x.unsqueeze(0), weight, bias, stride, padding, output_padding, groups, dilation
         return conv_transpose_by_phases(*one).squeeze(0)
-    stride, padding, output_padding, dilation = (_each(a, rank) for a in (stride, padding, output_padding, dilation))
+    stride, padding, output_padding, dilation = (_each(a, 2) for a in (stride, padding, output_padding, dilation))
     kernel = _phases(_written_out(weight, dilation), stride, groups)
     reach = [n - 1 for n in kernel.shape[2:]]
     size = [
@@ -35,7 +33,7 @@ def conv_transpose_by_phases(
             x.shape[2:], stride, padding, dilation, weight.shape[2:], output_padding, strict=True
         )
     ]
-    y = _CONV[rank](_padded(x, reach, stride, padding, size), kernel, _for_each_phase(bias, stride), groups=groups)
+    y = aten.conv2d(_padded(x, reach, stride, padding, size), kernel, _for_each_phase(bias, stride), groups=groups)
     return _cropped(_interleaved(y, stride), padding, size)
 
 
@@ -97,7 +95,4 @@ def _cropped(y: Tensor, padding: list[int], size: list[int]) -> Tensor:
     return y
 
 
-RULE = Decomposition(
-    "conv-transpose-by-phases",
-    dict.fromkeys((aten.conv_transpose1d.default, aten.conv_transpose2d.input), conv_transpose_by_phases),
-)
+RULE = Decomposition("conv-transpose-by-phases", {aten.conv_transpose2d.input: conv_transpose_by_phases})
