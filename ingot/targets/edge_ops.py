@@ -55,7 +55,7 @@ def functional_parts(node: Node) -> torch.fx.Graph | None:
     """The graph of the ops that it becomes; None where one of them writes into a value that is read elsewhere."""
     try:
         graph = _decomposed(node)
-    except Exception:  # as above
+    except Exception:  # the op alone may lack context, as in decomposed_nodes: it stays whole
         return None
     graph.eliminate_dead_code()
     written = [n for n in graph.nodes if isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable]
