@@ -24,11 +24,14 @@ def bags_of_rows(
     rows = aten.embedding(weight, indices)
     if per_sample_weights is not None:
         rows = rows * per_sample_weights.unsqueeze(1)
-    inside = _members(indices, offsets, include_last_offset)
+    inside = _members(indices, offsets[:-1] if include_last_offset else offsets)
     if padding_idx >= 0:
         inside = inside & (indices != padding_idx)
-    mask = inside.to(weight.dtype)
-    return (_largest(rows, inside) if mode == MAX else _total(rows, mask, mode)), None, None, None
+    if mode == MAX:
+        return _largest(rows, inside), None, None, None
+    summed = _until(offsets[-1:], inside) if include_last_offset and padding_idx < 0 else inside
+    total = aten.mm(summed.to(weight.dtype), rows)
+    return (total if mode == SUM else total / _sizes(inside, weight.dtype)), None, None, None
 
 
 def _padded_bags(weight: Tensor, *args: Any) -> tuple[Tensor, None, None, None]:
@@ -38,18 +41,24 @@ def _padded_bags(weight: Tensor, *args: Any) -> tuple[Tensor, None, None, None]:
     return bags(weight, *args[:-1], padding_idx=padding_idx)
 
 
-def _members(indices: Tensor, offsets: Tensor, include_last_offset: bool) -> Tensor:
-    """bags x positions. The last bag ends with the indices, unless its end is given."""
-    position = torch.arange(indices.shape[0], dtype=offsets.dtype)
-    started = position >= offsets.unsqueeze(1)
-    begins, ends = started, torch.cat([started[1:], torch.zeros_like(started[:1])])
-    inside = begins & ends.logical_not()
-    return inside[:-1] if include_last_offset else inside
+def _members(indices: Tensor, starts: Tensor) -> Tensor:
+    """bags x positions. The last bag ends with the indices."""
+    started = _positions(indices.shape[0], starts) >= starts.unsqueeze(1)
+    return started & torch.cat([started[1:], torch.zeros_like(started[:1])]).logical_not()
 
 
-def _total(rows: Tensor, mask: Tensor, mode: int) -> Tensor:
-    total = aten.mm(mask, rows)
-    return total if mode == SUM else total / torch.clamp(mask.sum(1, keepdim=True), min=1.0)
+def _until(end: Tensor, inside: Tensor) -> Tensor:
+    """torch's kernels read a last offset below the number of indices in sums without padding only, and divide a mean
+    by the size up to the last index all the same."""
+    return inside & (_positions(inside.shape[1], end) < end)
+
+
+def _positions(many: int, like: Tensor) -> Tensor:
+    return torch.arange(many, dtype=like.dtype)
+
+
+def _sizes(inside: Tensor, dtype: torch.dtype) -> Tensor:
+    return torch.clamp(inside.to(dtype).sum(1, keepdim=True), min=1.0)
 
 
 def _largest(rows: Tensor, inside: Tensor) -> Tensor:

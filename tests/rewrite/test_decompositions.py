@@ -267,7 +267,7 @@ def an_embedding_bag(draw: random.Random) -> Any:
     offsets = sorted(draw.randint(0, many) for _ in range(draw.randint(0, 3)))
     last = draw.random() < 0.5
     weights = draw.choice((None, noise(draw, many))) if mode == 0 else None
-    ends = torch.tensor([0, *offsets, *([many] if last else [])])
+    ends = torch.tensor([0, *offsets, *([draw.choice((many, draw.randint(max([0, *offsets]), many)))] if last else [])])
     padding = draw.choice((-1, draw.randrange(rows)))
     return (weight, indices, ends, False, mode, False, weights, last, padding), {}
 
