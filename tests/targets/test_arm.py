@@ -17,6 +17,7 @@ import torch.nn.functional as F
 
 import ingot
 from ingot.plan.plan_data import Decision
+from ingot.targets.registry import find_target
 from ingot.verify.check import run_artefact, run_graph
 from ingot.verify.metrics import measure
 from tests.support.arm import ARM, BATCHES, Batches, assert_whole, cast, seeded, stored
@@ -220,6 +221,40 @@ def test_answers_of_the_partitioner_are_cached_in_a_file(monkeypatch: pytest.Mon
     assert answer_cache._read("vgf") == {}
     monkeypatch.setenv("INGOT_CACHE", "")
     assert answer_cache._file("vgf") is None
+
+
+class IntegersBesideFloats(nn.Module):
+    """Integer and boolean results of each kind: elementwise, reduced, scanned, compared; two results in a tuple."""
+
+    def forward(self, x: torch.Tensor, i: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        whole = torch.div(i * 3 + 1, 2, rounding_mode="floor").remainder(5).cumsum(1)
+        return whole.sum(1), (i < 2) & (x > 0.5), x.argmax(1), x.topk(2)[1], F.softplus(x) + whole
+
+
+def test_the_partitioner_is_asked_about_float_results_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Integers between Q/DQ cannot be exported: such a query would fail, and be repeated in halves."""
+    from ingot.targets.arm import ability
+    from ingot.targets.arm.answer_cache import FAILED
+
+    kernels: Any = find_target(need("ethos-u55-128")).kernels
+    monkeypatch.setattr(ability, "cached_answers", cache(lambda profile: {}))
+    monkeypatch.setenv("INGOT_CACHE", "")
+    queries, query = list[ability.Ops](), ability._query
+
+    def noted(device: Any, ops: ability.Ops) -> Any:
+        queries.append(ops)
+        return query(device, ops)
+
+    monkeypatch.setattr(ability, "_query", noted)
+    program = ingot.capture(IntegersBesideFloats(), (torch.randn(2, 4), torch.randint(0, 9, (2, 4))))
+    nodes = [n for n in program.module.graph.nodes if n.op == "call_function"]
+    said = {n.name: kernels.ability(n) for n in nodes}
+    assert len(queries) == 1
+    assert not [a.because for a in said.values() if a.because.startswith(FAILED)]
+    assert not [r for r in caplog.records if r.levelname == "ERROR"]
+    assert any(a.runs for a in said.values())
 
 
 def test_listing_the_targets_imports_no_backend() -> None:

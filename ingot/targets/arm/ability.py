@@ -8,7 +8,7 @@ import torch
 from torch.fx import Node
 
 from ingot.capture.op_semantics.weighted_ops import weight_axis
-from ingot.core.fx import has_symbols, is_float_op, value_of
+from ingot.core.fx import has_symbols, is_float, is_float_op, value_of
 from ingot.errors import first_sentence
 from ingot.targets.arm.answer_cache import FAILED, cached_answers, save_answers
 from ingot.targets.arm.decompositions import apply_arm_decompositions
@@ -18,12 +18,15 @@ from ingot.targets.arm.query_graph import QueryGraph, op_signature, ops_before
 from ingot.targets.base import Ability
 
 HOST_ONLY: frozenset[str] = frozenset()
+NOT_FLOAT = Ability(HOST_ONLY, "its result is not a float tensor, which is all that is planned for the delegate")
 DECOMPOSED = "Arm's flow decomposes it before quantization"
 Ops = dict[str, Node]  # by signature
 
 
 def ability(device: Device, node: Node) -> Ability:
     """int8 and int16 if the delegate takes the whole op between Q/DQ; float if it takes the op without them."""
+    if not is_float(node):
+        return NOT_FLOAT
     profile, key = tosa_profile(device), op_signature(node)
     known = cached_answers(profile)
     if key not in known:
