@@ -51,7 +51,7 @@ def record_module(
     Values in `known` keep their statistics and are not observed. `reset` is called before each batch. Shards of one
     data set have numbers, so that each samples other elements; the first of them estimates the sensitivity.
     """
-    recorder = _Recorder(module, known.values if known else {}, shard * BATCHES_OF_A_SHARD)
+    recorder = Recorder(module, known.values if known else {}, shard * BATCHES_OF_A_SHARD)
     for i, batch in enumerate(batches):
         if reset:
             reset()
@@ -116,7 +116,7 @@ class _Accumulator:
         return Stats(low, high, self.count, self.nonfinite, self.neginf, sparse_histogram(self.raw))
 
 
-class _Recorder:
+class Recorder:
     """Runs the graph node by node and observes every value. A value is freed after its last use.
 
     torch.fx.Interpreter is not used: its overhead is as large as that of the observation.

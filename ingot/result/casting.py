@@ -12,6 +12,7 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from ingot.capture.inputs import Batch
+from ingot.capture.method_for import MAIN_METHOD
 from ingot.core.artefact import Check, Delegate, HostOp, ProgramIO
 from ingot.core.atomic_file import atomic_write, write_folders
 from ingot.core.goal_records import GoalResult
@@ -52,6 +53,8 @@ class Casting:
     hosted: Mapping[str, str] = field(default_factory=dict, repr=False)
     # The float reference and the quantized graph, for verify() and localize().
     evidence: Evidence | None = field(default=None, repr=False, compare=False)
+    method: str = MAIN_METHOD
+    others: Mapping[str, Casting] = field(default_factory=dict, repr=False)  # further methods of the same program
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the program (.pte); the file appears whole or not at all."""
@@ -77,6 +80,11 @@ class Casting:
             r.target, found.pte, r.delegates, r.host_ops, r.io, found.plan, r.check, r.timings, r.notes,
             r.goal, found.performance, hosted=r.hosted, evidence=found.evidence,
         )  # fmt: skip
+
+    @property
+    def methods(self) -> dict[str, Casting]:
+        """Each method of the program by its name, with delegates, host ops, inputs, plan and check of its own."""
+        return {self.method: self, **self.others}
 
     @cached_property
     def exported_program(self) -> ExportedProgram:

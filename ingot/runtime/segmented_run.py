@@ -186,9 +186,8 @@ def _run_on_runtime(
     inputs = [i for i in accessed if i in values[0]]
     outputs = [i for i in accessed if i in state or (i not in values[0] and i in needed)]
     batches = [tuple(v[i] for i in inputs) for v in values]
-    for v, made in zip(
-        values, run_pte(_segment_pte(file, segment, inputs, outputs), batches, timeout=timeout), strict=True
-    ):
+    pte = _segment_pte(file, segment, inputs, outputs)
+    for v, made in zip(values, run_pte(pte, batches, timeout=timeout, method=plan.name), strict=True):
         v |= dict(zip(outputs, made, strict=True))
 
 
