@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import reduce
 
 from torch.fx import GraphModule
 
 from ingot.calibrate.recorder import BATCHES_OF_A_SHARD, Recorder
-from ingot.calibrate.statistics import Ranges, merged_values
+from ingot.calibrate.statistics import Ranges, Stats, merged_values
 from ingot.capture.export import Program
 from ingot.capture.inputs import Batch, flat_inputs
 from ingot.capture.method_for import MAIN_METHOD, method_for
@@ -63,7 +63,8 @@ def with_values_of_alike(
     shapes, made = {name: structure(graph) for name, graph in graphs.items()}, dict[str, Ranges]()
     for name, own in complete.items():
         alike = [n for n in complete if shapes[n] == shapes[name]]
-        values = reduce(merged_values, (new[n] for n in alike))
+        parts: list[Mapping[str, Stats]] = [new[n] for n in alike]
+        values = reduce(merged_values, parts)
         sensitivity = {k: s for n in (*alike, name) for k, s in complete[n].sensitivity.items()}
         made[name] = replace(own, values={**own.values, **values}, sensitivity=sensitivity, rewritten={})
     return made

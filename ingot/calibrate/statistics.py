@@ -100,7 +100,7 @@ class Ranges:
         kept = dict.fromkeys(n for n in (*self.notes, *other.notes) if n.startswith(NO_GRADIENT))
         cached = _within_limits((*self.cached_batches, *other.cached_batches))
         notes, weight = (*merged.notes, *kept), sum(weights) or 1
-        methods = {n: _merge_ranges(self.methods.get(n), other.methods.get(n)) for n in {**self.methods, **other.methods}}
+        methods = _merged_methods(self.methods, other.methods)
         return replace(merged, notes=notes, cached_batches=cached, sensitivity_weight=weight, methods=methods)
 
 
@@ -113,8 +113,9 @@ def _merge_stats(a: Stats | None, b: Stats | None) -> Stats:
     return a.merge(b) if a and b else (a or b)  # type: ignore[return-value]
 
 
-def _merge_ranges(a: Ranges | None, b: Ranges | None) -> Ranges:
-    return a.merge(b) if a and b else (a or b)  # type: ignore[return-value]
+def _merged_methods(a: Mapping[str, Ranges], b: Mapping[str, Ranges]) -> Mapping[str, Ranges]:
+    both = {n: r.merge(b[n]) for n, r in a.items() if n in b}
+    return {**a, **b, **both}
 
 
 def batch_bytes(batch: Iterable[Any]) -> int:

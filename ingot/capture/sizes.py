@@ -23,14 +23,14 @@ HINT = "shapes=[(1, 3, 224, 224), (1, 3, 320, 320)] for one input, [{'ids': (1, 
 
 
 def capture_sizes(model: torch.nn.Module | ExportedProgram, example: Batch | None, shapes: Iterable[Shapes]) -> Program:
-    """The program of the first size, with those of the others. Their examples are cropped or repeated from `example`."""
+    """The program of the first size, with those of the others. Examples are cropped or repeated from `example`."""
     if isinstance(model, ExportedProgram):
         why, hint = "an exported program has the sizes that it was exported with", "give the torch.nn.Module"
         raise InputError("shapes= needs the model itself", why=why, hint=hint)
     if example is None:
         raise InputError("no example inputs", why="the model is exported on them", hint="ingot.cast(model, (x,), …)")
     call, wanted = call_of(example), _distinct(list(shapes))
-    examples = [resized_call(call, _by_place(model, call, each)) for each in wanted]
+    examples = [_resized_call(call, _by_place(model, call, each)) for each in wanted]
     first, *rest = (_captured(model, each) for each in examples)
     if rest and first.state:
         why = "each method of a file has state of its own: what one writes, another does not read"
@@ -91,22 +91,26 @@ def _name(model: torch.nn.Module, place: str) -> str:
     return f"{name}{rest}"
 
 
-def resized_call(call: Call, wanted: Mapping[str, tuple[int, ...]]) -> Call:
+def _resized_call(call: Call, wanted: Mapping[str, tuple[int, ...]]) -> Call:
     leaves, spec = pytree.tree_flatten_with_path(call)
-    made = [resized(x, wanted[p], p) if (p := pytree.keystr(path)) in wanted else x for path, x in leaves]
+    made = [_resized(x, wanted[p], p) if (p := pytree.keystr(path)) in wanted else x for path, x in leaves]
     found: Call = pytree.tree_unflatten(made, spec)
     return found
 
 
-def resized(x: torch.Tensor, shape: tuple[int, ...], place: str = "") -> torch.Tensor:
+def _resized(x: torch.Tensor, shape: tuple[int, ...], place: str = "") -> torch.Tensor:
     """Cropped, or repeated, along each dimension."""
     if x.dim() != len(shape):
         why = f"the example has {x.dim()} dimensions: {tuple(x.shape)}"
         raise InputError(f"the shape {shape} does not fit the input at {place}", why=why, hint=HINT)
     for dim, size in enumerate(shape):
         if size != x.shape[dim]:
-            x = x.index_select(dim, torch.arange(size, device=x.device) % x.shape[dim])
+            x = cropped_or_repeated(x, dim, size)
     return x
+
+
+def cropped_or_repeated(x: torch.Tensor, dim: int, size: int) -> torch.Tensor:
+    return x.index_select(dim, torch.arange(size, device=x.device) % x.shape[dim])
 
 
 def _method_names(programs: Sequence[Program]) -> Iterator[str]:

@@ -26,7 +26,7 @@ from ingot.result.report.facts import facts_of, to_json
 from ingot.result.report.html import page
 from ingot.result.report.notebook import notebook_html
 from ingot.result.report.text import summary
-from ingot.result.saved import load_folder, saved_files
+from ingot.result.saved import Loaded, load_folder, saved_files
 from ingot.targets.base import Estimate
 from ingot.verify.check import Evidence
 
@@ -67,14 +67,25 @@ class Casting:
 
         With `evidence` also the float and the quantized program (.pt2), to verify and localize with later.
         """
-        files = saved_files(self, evidence=evidence)
-        write_folders({Path(folder): {**files, "report.json": to_json(facts_of(self)).encode()}})
+        write_folders({
+            place: {**saved_files(c, evidence=evidence), "report.json": to_json(facts_of(c)).encode()}
+            for place, c in self.folders(Path(folder)).items()
+        })  # fmt: skip
         return Path(folder)
+
+    def folders(self, folder: Path) -> dict[Path, Casting]:
+        """Where it is saved: of several sizes, each further method has a folder in that of the first."""
+        return {folder: self, **{folder / name: self.others[name] for name in self.plan.methods}}
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Casting:
         """A casting that `save_folder` or `ingot cast -o` wrote, to report, compare, verify or localize again."""
-        found = load_folder(Path(folder))
+        main = cls._of(load_folder(Path(folder)))
+        methods = {name: cls._of(load_folder(Path(folder) / name, main.pte)) for name in main.plan.methods}
+        return replace(main, others={name: replace(c, method=name) for name, c in methods.items()})
+
+    @classmethod
+    def _of(cls, found: Loaded) -> Casting:
         r = found.records
         return cls(
             r.target, found.pte, r.delegates, r.host_ops, r.io, found.plan, r.check, r.timings, r.notes,

@@ -14,7 +14,7 @@ from ingot.verify.check import outputs_on_made, verify_artefact
 
 def has_sizes(casting: Casting) -> bool:
     """The methods are one model at several sizes."""
-    return bool(casting.others) and bool(casting.needed_evidence.program.others)
+    return bool(casting.plan.methods)
 
 
 def by_method(casting: Casting, batches: Iterable[Batch]) -> dict[str, list[Batch]]:
@@ -29,14 +29,14 @@ def by_method(casting: Casting, batches: Iterable[Batch]) -> dict[str, list[Batc
 
 
 def check_methods(casting: Casting, batches: Iterable[Batch]) -> Check:
-    """All methods, each on the batches of its size; one without a batch on an input that was made, against its graph."""
-    checks = {n: _check(casting.methods[n], some) for n, some in by_method(casting, batches).items()}
-    return checks[casting.method] if len(checks) == 1 else _joined(checks)
+    """All methods, each on the batches of its size; one without a batch on an input that was made."""
+    checks = {n: _check(casting, n, some) for n, some in by_method(casting, batches).items()}
+    return _joined(checks) if has_sizes(casting) else checks[casting.method]
 
 
-def _check(casting: Casting, batches: list[Batch]) -> Check:
-    evidence = casting.needed_evidence
-    if batches or casting.method == MAIN_METHOD and not has_sizes(casting):
+def _check(whole: Casting, name: str, batches: list[Batch]) -> Check:
+    casting, evidence = whole.methods[name], whole.methods[name].needed_evidence
+    if batches or not has_sizes(whole):
         return verify_artefact(casting.pte, evidence, (flat_inputs(evidence.program, b) for b in batches))
     example = evidence.program.example_inputs
     outputs = outputs_on_made(casting.pte, evidence, example)
@@ -70,12 +70,3 @@ def checked_methods(casting: Casting, check: Check) -> Casting:
     """Each further method with the check of its own."""
     kept = {n: replace(c, judged_on=check.judged_on) for n, c in check.methods.items()}
     return replace(casting, others={n: replace(m, check=kept.get(n, m.check)) for n, m in casting.others.items()})
-
-
-def methods_notes(casting: Casting) -> tuple[str, ...]:
-    """What each further method is for, and how whole it is."""
-    return tuple(
-        f"method {n} is for {sizes_text(m.needed_evidence.program.example_inputs)}: "
-        f"{len(m.delegates)} delegate{'s' * (len(m.delegates) != 1)}, {len(m.host_ops)} host ops"
-        for n, m in casting.others.items()
-    )

@@ -56,9 +56,9 @@ def lowered(work: QuantizedProgram, steps: Steps) -> Casting:
 
 def _method(work: QuantizedProgram, name: str, part: MethodGraph, done: LoweredProgram, steps: Steps) -> Casting:
     """One method of the file, as a casting of its own."""
-    m = done.methods[name]
+    m, program = done.methods[name], replace(part.program, others={}) if part.program.others else part.program
     evidence = Evidence(
-        part.program, part.quantized, work.target, work.recipe, m.io, m.delegates, name, m.host_ops, work.in_double
+        program, part.quantized, work.target, work.recipe, m.io, m.delegates, name, m.host_ops, work.in_double
     )
     return Casting(
         work.target.name, done.pte, m.delegates, m.host_ops, m.io, part.plan, None, dict(steps.seconds), m.notes,

@@ -11,8 +11,8 @@ from ingot.calibrate.branches import untaken_values
 from ingot.calibrate.recorder import record_rewritten_values
 from ingot.calibrate.statistics import Ranges
 from ingot.capture.export import Program, restore_state
-from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.capture.method_for import MAIN_METHOD
+from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.config.recipe import Recipe, RecipeLike, recipe_from
 from ingot.core.fx import calls, value_name
 from ingot.core.progress import Steps
