@@ -153,6 +153,9 @@ def _cast_static(
         ranges = record(program, calibration, on_batch=lambda n: tick(n, None))
     checked = validation or split.data
     program = replace(program, notes=(*program.notes, *_unsplit_note(program, split, validation)))
+    if goals and program.others:
+        hint = "cast with the goal at one size, and with shapes by the recipe that it found"
+        raise InputError("a goal is measured at one size", why="shapes= has several", hint=hint)
     measure = GoalMeasure.of(program, goals) if goals else None
 
     def make(name: str) -> Casting:
@@ -280,6 +283,9 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: RecipeLike = 
 @_verb
 def train(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Training:
     """The plan as fake quantizers: a module to train, then `lower(*training.finish())`."""
+    if program.others:
+        why, hint = "shapes= has several", "capture the model at one size, and train that"
+        raise InputError("a program is trained at one size", why=why, hint=hint)
     settings = recipe_of_plan(plan, recipe)
     target = find_target(plan.target, settings.options, settings.extra_backends)
     form = rewrite_for(program, target, settings).program
