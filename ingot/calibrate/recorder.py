@@ -28,7 +28,7 @@ from ingot.calibrate.statistics import (
     mean_sensitivity,
 )
 from ingot.capture.element_origin import joined_groups
-from ingot.core.fx import is_float_op, output_nodes, value_name
+from ingot.core.fx import is_float_op, is_state, output_nodes, value_name
 from ingot.core.tensor_bytes import raw_bytes
 from ingot.errors import InputError
 
@@ -133,7 +133,7 @@ class Recorder:
         self.schedule = _schedule(nodes)
         self.needs = needs_of(nodes)
         self.attributes = {n: _owner(module, n.target) for n in nodes if n.op == "get_attr"}
-        self.names = {n: value_name(n) for n in nodes if n.op in _OBSERVED_OPS}
+        self.names = {n: value_name(n) for n in nodes if n.op in _OBSERVED_OPS or is_state(n)}
         self.accumulators = {name: _Accumulator() for name in self.names.values() if name not in known}
         self.constant_inputs: dict[str, str] = {}
         self.batches = self.samples = 0

@@ -268,7 +268,7 @@ def _serialise(edge: Any, program: Program, plan: Plan, target: Target, file: An
         run_reinplace_pass=kv is not None,
         remove_view_copy=kv is None,  # a view refuses a base whose size varies
     )
-    with fast_lowering(), plain_dim_orders():
+    with fast_lowering(), plain_dim_orders(), torch.no_grad():  # a pass writes into the state
         made = edge.to_executorch(config)
         made.write_to_file(file)
     return made
