@@ -17,7 +17,6 @@ from ingot.plan.plan_data import Decision, Plan, QParams, QuantizationPoint, as_
 from ingot.quantize.audit import audit, qdq_chain
 from ingot.quantize.dynamic_activations import insert_dynamic_quantization
 
-
 State = Mapping[str, tuple[str, torch.Tensor]]  # by node: path and buffer
 
 
