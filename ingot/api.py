@@ -12,9 +12,11 @@ from torch.export import ExportedProgram
 
 from ingot.calibrate.held_out import LEAST_BATCHES, CheckData, Split, validation_data
 from ingot.calibrate.recorder import record_module
+from ingot.calibrate.sizes import record_sizes
 from ingot.calibrate.statistics import Ranges
 from ingot.capture.export import Program, capture_program, restore_state
 from ingot.capture.inputs import Batch, Inputs, call_of, own_batches
+from ingot.capture.sizes import Shapes, capture_sizes
 from ingot.config.recipe import Recipe, RecipeLike, recipe_from
 from ingot.core.artefact import Check
 from ingot.core.progress import Reporter, Silent, Steps
@@ -29,7 +31,8 @@ from ingot.plan.plan_data import Plan
 from ingot.quantize.qat import Training, prepare_qat
 from ingot.result.casting import Casting
 from ingot.result.lower_and_verify import check_of, localized, lowered, run_and_compare
-from ingot.result.plan_for_target import must_match, plan_for_target, quantize_by_plan, recipe_of_plan
+from ingot.result.plan_for_methods import plan_program
+from ingot.result.plan_for_target import must_match, quantize_by_plan, recipe_of_plan
 from ingot.result.target_cast import TargetCast
 from ingot.rewrite.apply import rewrite_for
 from ingot.targets.registry import Availability, available_targets, find_target
@@ -41,6 +44,7 @@ from ingot.weight_only.options import Weights, resolve_for_target, weights_from
 
 Model = torch.nn.Module | ExportedProgram
 DynamicShapes = Mapping[str, object] | Sequence[object] | None  # as torch.export takes them
+ShapeList = Iterable[Shapes] | None  # one entry for each method
 WeightsLike = Weights | Mapping[str, object] | str | None
 OnMismatch = Literal["raise", "keep"]
 
@@ -63,6 +67,7 @@ def cast(
     validation: Iterable[Batch] | None = None,
     recipe: RecipeLike = None,
     dynamic_shapes: DynamicShapes = None,
+    shapes: ShapeList = None,
     weights: WeightsLike = None,
     goal: Goal | Sequence[Goal] | None = None,
     on_mismatch: OnMismatch = "raise",
@@ -80,6 +85,7 @@ def cast(
     validation: Iterable[Batch] | None = None,
     recipe: RecipeLike = None,
     dynamic_shapes: DynamicShapes = None,
+    shapes: ShapeList = None,
     weights: WeightsLike = None,
     goal: Goal | Sequence[Goal] | None = None,
     on_mismatch: OnMismatch = "raise",
@@ -97,6 +103,7 @@ def cast(
     validation: Iterable[Batch] | None = None,
     recipe: RecipeLike = None,
     dynamic_shapes: DynamicShapes = None,
+    shapes: ShapeList = None,
     weights: WeightsLike = None,
     goal: Goal | Sequence[Goal] | None = None,
     on_mismatch: OnMismatch = "raise",
@@ -110,7 +117,8 @@ def cast(
     Without it, a quarter of 16 or more calibration batches is not recorded and verifies; with fewer, those that were
     recorded do. `check.judged_on` says which. `example_inputs` may be left out for an ExportedProgram. `weights` asks
     for a weight-only or dynamic-activation scheme such as "8da4w". With a `goal` the quickest plan that meets it is
-    searched; where none does, GoalError has the nearest.
+    searched; where none does, GoalError has the nearest. `shapes` is a list of sizes: the file gets a method for each,
+    see `casting.methods`.
     """
     names = [target] if isinstance(target, str) else list(target)
     _check_arguments(names, calibration, weights, on_mismatch)
@@ -119,7 +127,7 @@ def cast(
     for found in (find_target(name, settings.options, settings.extra_backends) for name in names):
         if weights is not None:
             resolve_for_target(weights_from(weights), found)
-    model_facts = (model, example_inputs, dynamic_shapes)
+    model_facts = (model, example_inputs, dynamic_shapes, shapes)
     data = (() if calibration is None else calibration, validation)
     if weights is None:
         made = _cast_static(model_facts, names, data, settings, on_mismatch, steps, goals)
@@ -128,7 +136,7 @@ def cast(
     return made[names[0]] if isinstance(target, str) else made
 
 
-ModelFacts = tuple[Model, Batch | None, DynamicShapes]  # model, example inputs, dynamic shapes
+ModelFacts = tuple[Model, Batch | None, DynamicShapes, ShapeList]
 Data = tuple[Iterable[Batch], Iterable[Batch] | None]  # calibration, validation
 
 
@@ -137,14 +145,17 @@ def _cast_static(
     goals: tuple[Goal, ...] = (),
 ) -> dict[str, Casting]:  # fmt: skip
     """One calibration run for all targets."""
-    model, example_inputs, dynamic_shapes = model_facts
+    model, example_inputs, dynamic_shapes, shapes = model_facts
     with steps("capture"):
-        program = capture(model, example_inputs, dynamic_shapes=dynamic_shapes)
+        program = capture(model, example_inputs, dynamic_shapes=dynamic_shapes, shapes=shapes)
     calibration, split, validation = _split(program, data, recipe)
     with steps("record") as tick:
         ranges = record(program, calibration, on_batch=lambda n: tick(n, None))
     checked = validation or split.data
     program = replace(program, notes=(*program.notes, *_unsplit_note(program, split, validation)))
+    if goals and program.others:
+        hint = "cast with the goal at one size, and with shapes by the recipe that it found"
+        raise InputError("a goal is measured at one size", why="shapes= has several", hint=hint)
     measure = GoalMeasure.of(program, goals) if goals else None
 
     def make(name: str) -> Casting:
@@ -199,7 +210,10 @@ def _cast_weight_only(
     on_mismatch: OnMismatch, steps: Steps,
 ) -> dict[str, Casting]:  # fmt: skip
     """In float32, whatever dtype the checkpoint has."""
-    model, example_inputs, dynamic_shapes = model_facts
+    model, example_inputs, dynamic_shapes, shapes = model_facts
+    if shapes is not None:
+        why = "weights= rounds the weights of one program"
+        raise InputError("shapes with weights= is not offered", why=why, hint="leave one of them out")
     with steps("capture"):
         computed, note = model_to_float32(model)
         example = None if example_inputs is None else _in_float32(example_inputs)
@@ -220,9 +234,23 @@ def _in_float32(batch: Batch) -> Inputs:
 
 
 @_verb
-def capture(model: Model, example_inputs: Batch | None = None, *, dynamic_shapes: DynamicShapes = None) -> Program:
-    """Export the model and bring it into canonical form; a model that cannot be cast is refused with its line."""
-    return capture_program(model, example_inputs, dynamic_shapes=dynamic_shapes)
+def capture(
+    model: Model,
+    example_inputs: Batch | None = None,
+    *,
+    dynamic_shapes: DynamicShapes = None,
+    shapes: ShapeList = None,
+) -> Program:
+    """Export the model and bring it into canonical form; a model that cannot be cast is refused with its line.
+
+    `shapes`: a list of sizes, for targets that compile for fixed ones. Each becomes a method of the file.
+    """
+    if shapes is None:
+        return capture_program(model, example_inputs, dynamic_shapes=dynamic_shapes)
+    if dynamic_shapes is not None:
+        why = "dynamic_shapes makes one method for all sizes, shapes a method for each"
+        raise InputError("dynamic_shapes and shapes contradict each other", why=why, hint="leave one of them out")
+    return capture_sizes(model, example_inputs, shapes)
 
 
 @_verb
@@ -234,6 +262,8 @@ def record(
     A program with state (a cache, a hidden state) sees the batches as a sequence, from the initial state on. Data in
     several parts: record each with its number as `shard`, from 0, and join them with `Ranges.merge` in that order.
     """
+    if program.others:
+        return record_sizes(program, batches, on_batch, shard)
     restore_state(program.module, program.state)
     flat = (program.flatten(b) for b in batches)
     try:
@@ -247,12 +277,15 @@ def plan(program: Program, ranges: Ranges, target: str, *, recipe: RecipeLike = 
     """Solve for the quantization of every value on `target`, with reasons."""
     if ranges.fingerprint != program.fingerprint:
         raise PlanError("these ranges were recorded on another program", hint="record this program first")
-    return plan_for_target(program, ranges, target, recipe_from(recipe))
+    return plan_program(program, ranges, target, recipe_from(recipe))
 
 
 @_verb
 def train(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Training:
     """The plan as fake quantizers: a module to train, then `lower(*training.finish())`."""
+    if program.others:
+        why, hint = "shapes= has several", "capture the model at one size, and train that"
+        raise InputError("a program is trained at one size", why=why, hint=hint)
     settings = recipe_of_plan(plan, recipe)
     target = find_target(plan.target, settings.options, settings.extra_backends)
     form = rewrite_for(program, target, settings).program

@@ -28,7 +28,7 @@ from ingot.calibrate.statistics import (
     mean_sensitivity,
 )
 from ingot.capture.element_origin import joined_groups
-from ingot.core.fx import is_float_op, output_nodes, value_name
+from ingot.core.fx import is_float_op, is_state, output_nodes, value_name
 from ingot.core.tensor_bytes import raw_bytes
 from ingot.errors import InputError
 
@@ -51,7 +51,7 @@ def record_module(
     Values in `known` keep their statistics and are not observed. `reset` is called before each batch. Shards of one
     data set have numbers, so that each samples other elements; the first of them estimates the sensitivity.
     """
-    recorder = _Recorder(module, known.values if known else {}, shard * BATCHES_OF_A_SHARD)
+    recorder = Recorder(module, known.values if known else {}, shard * BATCHES_OF_A_SHARD)
     for i, batch in enumerate(batches):
         if reset:
             reset()
@@ -116,7 +116,7 @@ class _Accumulator:
         return Stats(low, high, self.count, self.nonfinite, self.neginf, sparse_histogram(self.raw))
 
 
-class _Recorder:
+class Recorder:
     """Runs the graph node by node and observes every value. A value is freed after its last use.
 
     torch.fx.Interpreter is not used: its overhead is as large as that of the observation.
@@ -133,7 +133,7 @@ class _Recorder:
         self.schedule = _schedule(nodes)
         self.needs = needs_of(nodes)
         self.attributes = {n: _owner(module, n.target) for n in nodes if n.op == "get_attr"}
-        self.names = {n: value_name(n) for n in nodes if n.op in _OBSERVED_OPS}
+        self.names = {n: value_name(n) for n in nodes if n.op in _OBSERVED_OPS or is_state(n)}
         self.accumulators = {name: _Accumulator() for name in self.names.values() if name not in known}
         self.constant_inputs: dict[str, str] = {}
         self.batches = self.samples = 0

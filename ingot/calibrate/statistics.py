@@ -40,6 +40,7 @@ class Ranges:
     # Not saved: the first batches, and the statistics of values that a rewrite for a target created.
     cached_batches: tuple[tuple[Any, ...], ...] = field(default=(), repr=False, compare=False)
     rewritten: dict[str, Ranges] = field(default_factory=dict, repr=False, compare=False)
+    methods: Mapping[str, Ranges] = field(default_factory=dict)  # of the other sizes of a program, by method
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the statistics as JSON. Cached batches are not saved."""
@@ -51,7 +52,8 @@ class Ranges:
         """What `save` writes."""
         fields = ("batches", "samples", "fingerprint", "notes", "constant_inputs", "sensitivity", "sensitivity_weight")
         rest = {_JSON_KEYS.get(name, name): getattr(self, name) for name in fields}
-        body = {"format": FORMAT, "version": VERSION, **rest, "values": _to_rows(self.values)}
+        more = {"methods": {n: json.loads(r.to_json()) for n, r in self.methods.items()}} if self.methods else {}
+        body = {"format": FORMAT, "version": VERSION, **rest, "values": _to_rows(self.values), **more}
         return json.dumps(body, separators=(",", ":"))
 
     @classmethod
@@ -66,7 +68,10 @@ class Ranges:
     @classmethod
     def from_json(cls, data: str | bytes, what: str = "the text") -> Ranges:
         """What `to_json` gave; `what` names it in errors."""
-        body = _parsed(data, what)
+        return cls._from_body(_parsed(data, what), what)
+
+    @classmethod
+    def _from_body(cls, body: dict[str, Any], what: str) -> Ranges:
         try:
             values = {name: _from_row(row) for name, row in body["values"].items()}
             fields = ("batches", "samples", "fingerprint", "constant_inputs")
@@ -74,7 +79,9 @@ class Ranges:
             sensitivity = {k: _sensitivity(g) for k, g in body["sensitivity"].items()}
             notes = tuple(str(n) for n in _of_type(body["notes"], "notes"))
             weight = _of_type(body.get("sensitivity_weight", 1), "sensitivity_weight")
-            return cls(values, notes=notes, sensitivity=sensitivity, sensitivity_weight=weight, **rest)
+            methods = {str(n): cls._from_body(_checked(b, what), what) for n, b in body.get("methods", {}).items()}
+            more: dict[str, Any] = {"sensitivity": sensitivity, "sensitivity_weight": weight, "methods": methods}
+            return cls(values, notes=notes, **more, **rest)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as e:
             why = f"a field is missing, has the wrong type or an impossible value ({first_sentence(e)})"
             raise _not_ranges(what, why) from e
@@ -84,7 +91,7 @@ class Ranges:
         if self.fingerprint != other.fingerprint:
             why = f"one has fingerprint '{self.fingerprint}', the other '{other.fingerprint}'"
             raise InputError("the ranges belong to different programs", why=why, hint="record both on the same program")
-        values = {n: _merge_stats(self.values.get(n), other.values.get(n)) for n in {**self.values, **other.values}}
+        values = merged_values(self.values, other.values)
         constant_inputs = {n: d for n, d in self.constant_inputs.items() if other.constant_inputs.get(n) == d}
         weights = [r.sensitivity_weight if r.sensitivity else 0 for r in (self, other)]
         sensitivity = mean_sensitivity([self.sensitivity, other.sensitivity], weights)
@@ -93,11 +100,22 @@ class Ranges:
         kept = dict.fromkeys(n for n in (*self.notes, *other.notes) if n.startswith(NO_GRADIENT))
         cached = _within_limits((*self.cached_batches, *other.cached_batches))
         notes, weight = (*merged.notes, *kept), sum(weights) or 1
-        return replace(merged, notes=notes, cached_batches=cached, sensitivity_weight=weight)
+        methods = _merged_methods(self.methods, other.methods)
+        return replace(merged, notes=notes, cached_batches=cached, sensitivity_weight=weight, methods=methods)
+
+
+def merged_values(a: Mapping[str, Stats], b: Mapping[str, Stats]) -> Mapping[str, Stats]:
+    """The statistics of each value over both recordings."""
+    return {n: _merge_stats(a.get(n), b.get(n)) for n in {**a, **b}}
 
 
 def _merge_stats(a: Stats | None, b: Stats | None) -> Stats:
     return a.merge(b) if a and b else (a or b)  # type: ignore[return-value]
+
+
+def _merged_methods(a: Mapping[str, Ranges], b: Mapping[str, Ranges]) -> Mapping[str, Ranges]:
+    both = {n: r.merge(b[n]) for n, r in a.items() if n in b}
+    return {**a, **b, **both}
 
 
 def batch_bytes(batch: Iterable[Any]) -> int:
@@ -222,6 +240,10 @@ def _parsed(data: str | bytes, what: str) -> dict[str, Any]:
         body = json.loads(data)
     except (ValueError, RecursionError) as e:
         raise _not_ranges(what, str(e)) from e
+    return _checked(body, what)
+
+
+def _checked(body: Any, what: str) -> dict[str, Any]:
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         raise _not_ranges(what, "it is JSON with another format")
     if body.get("version") != VERSION:

@@ -24,6 +24,7 @@ from ingot.capture.control_flow import has_control_flow, inline_control_flow
 from ingot.capture.device import on_cpu
 from ingot.capture.inputs import Batch, Call, Inputs, call_of, flat_inputs, in_layout_of
 from ingot.capture.kv_buffers import KVBuffers
+from ingot.capture.method_for import MAIN_METHOD, method_for
 from ingot.capture.op_semantics import effect_of
 from ingot.capture.op_semantics.weighted_ops import is_random
 from ingot.core.fx import calls, constant_of, is_state, output_nodes, source_of
@@ -51,6 +52,7 @@ class Program:
     exported: ExportedProgram | None = field(default=None, repr=False)  # the user's model, to be saved
     bounded_dims: Mapping[int, frozenset[int]] = field(default_factory=dict)  # inputs whose dimensions may be shorter
     kv_buffers: KVBuffers | None = None  # the file gets them as state; the captured step takes rows of them
+    others: Mapping[str, Program] = field(default_factory=dict)  # the same model at other sizes: further methods
 
     @property
     def fingerprint(self) -> str:
@@ -71,7 +73,12 @@ class Program:
 
     def flatten(self, inputs: object) -> tuple[torch.Tensor, ...]:
         """A user's batch as the flat tuple the program takes; refuses a wrong number, shape or dtype."""
-        return flat_inputs(self, inputs)
+        return flat_inputs(self.methods[method_for(self.methods, inputs)], inputs)
+
+    @property
+    def methods(self) -> dict[str, Program]:
+        """The program of each method of the file."""
+        return {MAIN_METHOD: self, **self.others}
 
 
 def _sample(tensor: torch.Tensor | None) -> bytes:

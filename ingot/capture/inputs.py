@@ -64,11 +64,18 @@ def _copy(x: torch.Tensor) -> torch.Tensor:
         return x.detach().clone()
 
 
-def flat_inputs(program: Program, batch: object) -> tuple[torch.Tensor, ...]:
+def flat_inputs(program: Program, batch: object, sized: bool = True) -> tuple[torch.Tensor, ...]:
+    """`sized`: its sizes are checked too."""
     got = _in_order(program, batch)
     for i, (g, w) in enumerate(zip(got, program.example_inputs, strict=True)):
-        _check_input(program, i, g, w)
+        _check_input(program, i, g, w, sized)
     return tuple(map(in_layout_of, got, program.example_inputs))
+
+
+def shapes_fit(program: Program, batch: object) -> bool:
+    got = _in_order(program, batch)
+    pairs = enumerate(zip(got, program.example_inputs, strict=True))
+    return all(_shape_fits(program, i, g, w) for i, (g, w) in pairs if all(isinstance(x, torch.Tensor) for x in (g, w)))
 
 
 def _in_order(program: Program, batch: object) -> list[Any]:
@@ -110,7 +117,7 @@ def memory_format_of(x: torch.Tensor) -> torch.memory_format:
     return torch.channels_last if last else torch.contiguous_format
 
 
-def _check_input(program: Program, i: int, got: Any, want: Any) -> None:
+def _check_input(program: Program, i: int, got: Any, want: Any, sized: bool) -> None:
     if not isinstance(want, torch.Tensor):
         return
     name = program.input_names[i]
@@ -118,11 +125,11 @@ def _check_input(program: Program, i: int, got: Any, want: Any) -> None:
         raise InputError(f"input {i} ({name}) must be a tensor, got {type(got).__name__}")
     if got.dtype != want.dtype:
         raise InputError(f"input {i} ({name}) must be {want.dtype}, got {got.dtype}", hint=f"x.to({want.dtype})")
-    if not _shape_fits(program, i, got, want):
+    if sized and not _shape_fits(program, i, got, want):
         raise InputError(
             f"input {i} ({name}) must have shape {tuple(want.shape)}, got {tuple(got.shape)}",
             why="the program is exported for that shape",
-            hint="give dynamic_shapes to capture() if this dimension varies",
+            hint="give dynamic_shapes to capture() if this dimension varies, or shapes for a few sizes",
         )
 
 

@@ -73,7 +73,7 @@ def _cast(options: argparse.Namespace) -> dict[str, Casting]:
         calibration=data.batches if options.weights is not None else data.calibration,
         validation=data.validation,
         recipe=recipe,
-        dynamic_shapes=data.loaded.dynamic_shapes,
+        **data.loaded.sizes,
         weights=options.weights,
         goal=asked_goal(options, data),
         on_mismatch=options.on_mismatch,
@@ -95,7 +95,8 @@ def _folders(castings: Mapping[str, Casting], options: argparse.Namespace) -> di
 
 def _written(castings: Mapping[str, Casting], options: argparse.Namespace) -> Answer:
     each = _folders(castings, options)
-    write_folders({folder: casting_files(c, options) for folder, c in each.items()})
+    places = {place: c for folder, casting in each.items() for place, c in casting.folders(folder).items()}
+    write_folders({place: casting_files(c, options) for place, c in places.items()})
     facts = {c.target: {**summary_facts(c), "folder": str(folder)} for folder, c in each.items()}
     code = OK if all(c.check is not None and c.check.passed for c in each.values()) else WRONG
     text = "\n\n".join(f"{summary(c, options.verbose)}\nwritten to {folder}" for folder, c in each.items())
@@ -116,7 +117,7 @@ def record(options: argparse.Namespace) -> Answer:
         raise InputError("--calibrate would be ignored", why="--data names the data", hint="leave it out")
     data, progress = given(options) if options.data is None else given_shards(options), Progress(quiet=options.quiet)
     with progress.step("capture"):
-        program = api.capture(data.loaded.model, data.example, dynamic_shapes=data.loaded.dynamic_shapes)
+        program = api.capture(data.loaded.model, data.example, **data.loaded.sizes)
     with progress.step("record") as tick:
         ranges = _record(program, data, options, lambda n: tick(n, None))
     ranges.save(options.output)
@@ -137,7 +138,7 @@ def plan(options: argparse.Namespace) -> Answer:
         check_file(options.output)
     recipe, data, progress = recipe_from(options.recipe), given(options), Progress(quiet=options.quiet)
     with progress.step("capture"):
-        program = api.capture(data.loaded.model, data.example, dynamic_shapes=data.loaded.dynamic_shapes)
+        program = api.capture(data.loaded.model, data.example, **data.loaded.sizes)
     with progress.step("record") as tick:
         ranges = api.record(program, data.calibration, on_batch=lambda n: tick(n, None))
     with progress.step("plan"):
@@ -161,7 +162,7 @@ def lower(options: argparse.Namespace) -> Answer:
     made, data, progress = read_plan(options.plan, options.target), given(options), Progress(quiet=options.quiet)
     recipe = saved_recipe(options.plan) if options.recipe is None else recipe_from(options.recipe)
     with progress.step("capture"):
-        program = api.capture(data.loaded.model, data.example, dynamic_shapes=data.loaded.dynamic_shapes)
+        program = api.capture(data.loaded.model, data.example, **data.loaded.sizes)
     with progress.step("lower"):
         casting = api.lower(program, made, recipe=recipe)
     with progress.step("verify"):

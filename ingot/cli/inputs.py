@@ -34,7 +34,7 @@ def names_of(options: argparse.Namespace) -> NamedInputs:
     """The options that name a model and its data."""
     return NamedInputs(
         options.model, options.calibrate, getattr(options, "validation", None), options.mean, options.std,
-        tuple(options.dynamic_shapes), options.data_option,
+        tuple(options.dynamic_shapes), options.data_option, tuple(options.shapes),
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from ingot.result.report.text import summary, summary_facts
 UNUSED = {
     "model": "MODEL", "calibrate": "--calibrate", "validation": "--validation", "mean": "--mean", "std": "--std",
     "recipe": "--recipe", "scenario": "--scenario", "dynamic_shapes": "--dynamic-shapes",
+    "shapes": "--shapes",
 }  # fmt: skip
 
 

@@ -263,6 +263,8 @@ def _data_arguments(parser: argparse.ArgumentParser, data_option: str = "--calib
     parser.add_argument("--std", type=_numbers, metavar="S[,S,S]", help="images are divided by it after that")
     varies = "a dimension that varies: x.0=batch:1:8 (input x, dimension 0, named batch, 1 to 8); several are allowed"
     parser.add_argument("--dynamic-shapes", metavar="DIM", action="append", default=[], help=varies)
+    sizes = "a size of the inputs, several are allowed: each gets a method of the file (1x3x64x64, ids=1x16,mask=1x16)"
+    parser.add_argument("--shapes", metavar="SIZE", action="append", default=[], help=sizes)
     parser.add_argument("--quiet", action="store_true", help="print errors only")
 
 

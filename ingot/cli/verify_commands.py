@@ -57,7 +57,7 @@ def _again(options: argparse.Namespace, folder: Path, progress: Progress) -> tup
     if data.batches is None:
         raise InputError("no data to verify on", hint="--data data.npz, or let build() return some")
     with progress.step("capture"):
-        program = api.capture(data.loaded.model, data.example, dynamic_shapes=data.loaded.dynamic_shapes)
+        program = api.capture(data.loaded.model, data.example, **data.loaded.sizes)
     with progress.step("lower"):
         return api.lower(program, plan, recipe=saved_recipe(folder)), data.batches
 
@@ -67,7 +67,8 @@ def _from_folder(options: argparse.Namespace, folder: Path) -> tuple[Casting, It
         raise InputError("no data to verify on", hint="--data data.npz, or name the model too")
     casting = Casting.load(folder)
     program = casting.needed_evidence.program
-    how: dict[str, Any] = {"mean": options.mean, "std": options.std, "fixed_shapes": program.dynamic_shapes is None}
+    fixed = program.dynamic_shapes is None and not casting.plan.methods
+    how: dict[str, Any] = {"mean": options.mean, "std": options.std, "fixed_shapes": fixed}
     return casting, load_calibration(options.calibrate, program.example_inputs, names=program.input_names, **how)
 
 
@@ -98,7 +99,8 @@ def localize(options: argparse.Namespace) -> Answer:
 
 
 def _localize_folder(options: argparse.Namespace) -> Answer:
-    unused = {"target": "--target", "recipe": "--recipe", "reduce": "--reduce", "dynamic_shapes": "--dynamic-shapes"}
+    sizes = {"dynamic_shapes": "--dynamic-shapes", "shapes": "--shapes"}
+    unused = {"target": "--target", "recipe": "--recipe", "reduce": "--reduce", **sizes}
     refuse_ignored_options(options, "the folder of a cast has its own", unused)
     progress = Progress(quiet=options.quiet)
     with progress.step("load"):
@@ -119,7 +121,7 @@ def _found(finding: Finding, options: argparse.Namespace) -> Answer:
 def _find(options: argparse.Namespace, data: Given, batches: list[Batch], progress: Progress) -> Finding:
     recipe, target = asked_recipe(options), options.target[0]
     with progress.step("capture"):
-        program = api.capture(data.loaded.model, data.example, dynamic_shapes=data.loaded.dynamic_shapes)
+        program = api.capture(data.loaded.model, data.example, **data.loaded.sizes)
     with progress.step("record") as tick:
         ranges = api.record(program, batches, on_batch=lambda n: tick(n, None))
     with progress.step("plan"):

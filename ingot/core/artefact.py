@@ -104,6 +104,7 @@ class Check:
     # "given" to verify().
     judged_on: str = "given"
     notes: tuple[str, ...] = ()  # what could not be compared as well as usual
+    methods: Mapping[str, Check] = field(default_factory=dict)  # of a program with several sizes: of each method
 
     @property
     def max_abs_error(self) -> float:

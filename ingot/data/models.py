@@ -29,6 +29,12 @@ class LoadedModel:
     example_inputs: tuple[Any, ...] | None = None
     calibration: Iterable[Batch] | None = None
     dynamic_shapes: Any = None
+    shapes: Any = None  # the sizes of each method, where the file gets several
+
+    @property
+    def sizes(self) -> dict[str, Any]:
+        """As `cast` and `capture` take them."""
+        return {"dynamic_shapes": self.dynamic_shapes, "shapes": self.shapes}
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -43,7 +49,7 @@ class LoadedModel:
     def fixed_shapes(self) -> bool:
         """True if every batch must have exactly the example's shape."""
         exported = isinstance(self.model, ExportedProgram)
-        return self.dynamic_shapes is None and not (exported and self.model.range_constraints)
+        return self.dynamic_shapes is None and self.shapes is None and not (exported and self.model.range_constraints)
 
 
 def load_model(spec: str) -> LoadedModel:

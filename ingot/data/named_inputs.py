@@ -18,6 +18,7 @@ from ingot.data.user_batches import Batch
 from ingot.errors import InputError, nearest
 
 DIM = re.compile(r"(?P<input>\w+)\.(?P<dim>\d+)=(?P<name>[A-Za-z]\w*)(:(?P<min>\d+))?(:(?P<max>\d+))?$")
+SHAPE = re.compile(r"((?P<input>\w+)=)?(?P<sizes>\d+(x\d+)*)$")
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class NamedInputs:
     std: list[float] | None = None
     dynamic_shapes: tuple[str, ...] = ()
     data_option: str = "--calibrate"  # how the data is named where the user wrote it
+    shapes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,9 @@ def given_inputs(names: NamedInputs) -> Given:
     if names.dynamic_shapes:
         _refuse_open_onnx(loaded)
         loaded = replace(loaded, dynamic_shapes=dynamic_shapes(names.dynamic_shapes, loaded.input_names))
+    if names.shapes:
+        _refuse_open_onnx(loaded)
+        loaded = replace(loaded, shapes=[method_shapes(text) for text in names.shapes])
     _refuse_unused_scaling(names)
     chosen = named_data(names, loaded, names.calibrate)
     batches = loaded.calibration if chosen is None else chosen
@@ -73,7 +78,8 @@ def _as_torch(loaded: LoadedModel, example: Batch, batches: Iterable[Batch] | No
 
 def _refuse_open_onnx(loaded: LoadedModel) -> None:
     if isinstance(loaded.model, OnnxFile):
-        what, hint = "--dynamic-shapes is not for ONNX files", "cast once for each shape, or cast the torch model"
+        what = "--dynamic-shapes and --shapes are not for ONNX files"
+        hint = "cast once for each shape, or cast the torch model"
         raise InputError(what, where=str(loaded.model.path), why="they are converted at one shape", hint=hint)
 
 
@@ -123,6 +129,16 @@ def dynamic_shapes(texts: Iterable[str], names: Iterable[str]) -> dict[str, Any]
         dims.setdefault(found["name"], _dim(found))
         shapes[found["input"]] = {**(shapes[found["input"]] or {}), int(found["dim"]): dims[found["name"]]}
     return shapes
+
+
+def method_shapes(text: str) -> Any:
+    """`1x3x64x64`, or `ids=1x16,mask=1x16`, as `ingot.cast(…, shapes=)` takes an entry."""
+    found = [m for part in text.split(",") if (m := SHAPE.match(part.strip()))]
+    sizes: dict[Any, Any] = {m["input"]: tuple(map(int, m["sizes"].split("x"))) for m in found}
+    if len(sizes) < text.count(",") + 1 or (None in sizes and len(sizes) > 1):
+        hint = "1x3x64x64 for a model with one input, ids=1x16,mask=1x16 for several"
+        raise InputError(f"'{text}' is not the size of a method", hint=hint)
+    return sizes.get(None, sizes)
 
 
 def _dim(found: re.Match[str]) -> Any:

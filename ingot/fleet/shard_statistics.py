@@ -32,7 +32,8 @@ class Shard:
         return api.record(program, self._batches(program), shard=self.number)
 
     def _batches(self, program: Program) -> Iterable[Batch]:
-        how: dict[str, Any] = {"mean": self.mean, "std": self.std, "fixed_shapes": program.dynamic_shapes is None}
+        fixed = program.dynamic_shapes is None and not program.others
+        how: dict[str, Any] = {"mean": self.mean, "std": self.std, "fixed_shapes": fixed}
         return load_calibration(self.source, program.example_inputs, names=program.input_names, **how)
 
 

@@ -42,6 +42,9 @@ def record_shards(
     _check(program, each)
     if ray is None and processes == 1:
         return _merged((s.record(program) for s in each), on_shard)
+    if program.others:
+        why = "a program with several sizes is not handed to other processes"
+        raise InputError("this program is recorded here only", why=why, hint="leave --ray and --processes out")
     jobs = [ShardJob(s, program.fingerprint, str(Path.cwd()), model) for s in each]
     return _merged(_on_engine(program, jobs, ray, processes), on_shard)
 

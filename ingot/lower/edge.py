@@ -6,7 +6,7 @@ import contextlib
 import io
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from torch.fx import GraphModule
 
 from ingot.capture.export import Program
 from ingot.capture.kv_buffers import POSITIONS, KVBuffers
+from ingot.capture.method_for import MAIN_METHOD
 from ingot.core.artefact import Delegate, HostOp, ProgramIO
 from ingot.core.fx import output_nodes
 from ingot.core.host_memory import LARGE_TENSOR_BYTES, gc_paused, trim_heap
@@ -50,7 +51,14 @@ from ingot.quantize.integer_io import (
 from ingot.quantize.memory_format import channels_last_outputs_pass, io_layouts
 from ingot.targets.base import Files, Target
 
-MAIN_METHOD = "forward"
+
+@dataclass(frozen=True)
+class MethodGraph:
+    """One method of a program before lowering."""
+
+    program: Program  # rewritten for the target
+    quantized: GraphModule
+    plan: Plan
 
 
 @dataclass(frozen=True)
@@ -78,32 +86,31 @@ def lower_graph(
     quantized: GraphModule,
     plan: Plan,
     target: Target,
-    others: Mapping[str, tuple[Program, GraphModule]] | None = None,
+    others: Mapping[str, MethodGraph] | None = None,
 ) -> LoweredProgram:
-    """Lower the Q/DQ graph of `program`; `others` become methods of the same file and share its weights."""
+    """Lower the Q/DQ graph of `program`; `others` become methods of the same file."""
     warn_if_untested()
-    parts = {MAIN_METHOD: (program, quantized), **(others or {})}
+    parts = {MAIN_METHOD: MethodGraph(program, quantized, plan), **(others or {})}
     with tempfile.SpooledTemporaryFile(LARGE_TENSOR_BYTES) as file:
-        methods = _lower_methods(parts, plan, target, file)
+        methods = _lower_methods(parts, target, file)
         trim_heap(graphs=True)  # the parts of the file and the graphs of all passes are still in memory
         file.seek(0)
         return LoweredProgram(file.read(), methods)
 
 
-def _lower_methods(
-    parts: Mapping[str, tuple[Program, GraphModule]], plan: Plan, target: Target, file: Any
-) -> dict[str, LoweredMethod]:
-    program = parts[MAIN_METHOD][0]
+def _lower_methods(parts: Mapping[str, MethodGraph], target: Target, file: Any) -> dict[str, LoweredMethod]:
+    main = parts[MAIN_METHOD]
+    program, plan = main.program, main.plan
     constants = dict(program.kv_buffers.metadata) if program.kv_buffers else None
     with opaque_ops() as make_opaque, collect_refusals() as reasons:
-        exported = {name: _export_method(*part, plan, target, make_opaque) for name, part in parts.items()}
+        exported = {n: _export_method(p.program, p.quantized, p.plan, target, make_opaque) for n, p in parts.items()}
         channels_last = [n.name in plan.channels_last for n in output_nodes(program.module)]
         with varying_sizes() if program.kv_buffers else contextlib.nullcontext():
             edge, files = _backend_stage(
                 "partition", target, lambda: _to_edge(exported, target, channels_last, constants)
             )
     methods = {
-        name: _lowered_method(part[0], plan, target, edge.exported_program(name), reasons, files[name])
+        name: _lowered_method(part.program, part.plan, target, edge.exported_program(name), reasons, files[name])
         for name, part in parts.items()
     }
     if program.kv_buffers is not None:
@@ -228,7 +235,7 @@ def _to_edge(
         passes += [infer_varying_size] if constants else []
         each = {name: target.lowering.partitioners() for name in exported}
         edge = to_edge_transform_and_lower(exported, passes or None, each, constants, config, generate_etrecord=record)
-        edge = _lower_extra_backends(edge, target)
+        edge = _lower_extra_backends(edge, target, exported)
         files = {name: target.lowering.finish(edge.exported_program(name).graph_module) for name in exported}
     contiguous = [target.lowering.backend_id] if target.lowering.contiguous_only else []
     for name in exported:
@@ -236,9 +243,10 @@ def _to_edge(
     return edge, files
 
 
-def _lower_extra_backends(edge: Any, target: Target) -> Any:
+def _lower_extra_backends(edge: Any, target: Target, methods: Iterable[str]) -> Any:
     """Restore the opaque ops, then partition for the extra backends that own them."""
-    restore_edge_ops(edge.exported_program())
+    for name in methods:
+        restore_edge_ops(edge.exported_program(name))
     for backend in target.lowering.extra_backends:
         edge = edge.to_backend(backend.partitioner())
     return edge
@@ -261,7 +269,7 @@ def _serialise(edge: Any, program: Program, plan: Plan, target: Target, file: An
         run_reinplace_pass=kv is not None,
         remove_view_copy=kv is None,  # a view refuses a base whose size varies
     )
-    with fast_lowering(), plain_dim_orders():
+    with fast_lowering(), plain_dim_orders(), torch.no_grad():  # a pass writes into the state
         made = edge.to_executorch(config)
         made.write_to_file(file)
     return made

@@ -58,8 +58,9 @@ def _delegate_outputs(delegate: Any, *inputs: Any) -> Any:
     """
     out = next(n for n in reversed(delegate.original_module.graph.nodes) if n.op == "output")
     requires_grad = torch.is_grad_enabled() and any(isinstance(x, torch.Tensor) and x.requires_grad for x in inputs)
-    return tuple(_with_requires_grad(n.meta["val"].detach(), requires_grad) for n in out.args[0])
+    return tuple(_with_requires_grad(n.meta["val"], requires_grad) for n in out.args[0])
 
 
-def _with_requires_grad(x: torch.Tensor, wanted: bool) -> torch.Tensor:
-    return x.requires_grad_(wanted and x.dtype.is_floating_point)
+def _with_requires_grad(x: Any, wanted: bool) -> Any:
+    """A copy; a delegate may also return a size, which is a number."""
+    return x.detach().requires_grad_(wanted and x.dtype.is_floating_point) if isinstance(x, torch.Tensor) else x

@@ -99,6 +99,8 @@ def _why_float(node: Node, found: Constraints) -> str | None:
         return "a generated constant: its consumer determines the scale"
     if node.meta.get("ingot_float"):
         return str(node.meta["ingot_float"])
+    if operands(node) and is_state(operands(node)[0]) and node.target is torch.ops.aten.copy_.default:
+        return "it writes state, which the program keeps in float"
     if not _only_float32(node):
         return "an operand or the result is floating point, but not float32"
     for value in (*operands(node), node):
@@ -144,8 +146,6 @@ def _only_moves(node: Node, found: Constraints) -> bool:
 
 
 def _why_not_quantizable(value: Node, found: Constraints) -> str | None:
-    if is_state(value):
-        return f"{value.name} is mutable state: quantizing it would freeze it at its initial value"
     if value in found.mask_fills:
         return None
     constant = constant_of(value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -108,6 +108,13 @@ class Plan:
     settings: Mapping[str, Any] = field(default_factory=dict)  # recipe settings that lowering needs
     range_estimator: str = "auto"  # where no scope names another
     predicted: Prediction = field(default_factory=Prediction)
+    # Of a program with several sizes, for each further method: the fingerprint of its program, which has this plan
+    # too; or a plan of its own.
+    methods: Mapping[str, str | Plan] = field(default_factory=dict)
+
+    def for_method(self, name: str) -> Plan:
+        found = self.methods[name]
+        return found if isinstance(found, Plan) else replace(self, fingerprint=found, methods={})
 
     @cached_property
     def by_point(self) -> dict[QuantizationPoint, Decision]:
@@ -172,7 +179,8 @@ class Plan:
         return (mine is None) != (theirs is None) or getattr(mine, "qparams", None) != getattr(theirs, "qparams", None)
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1)
+        data = asdict(self)
+        return json.dumps(data if self.methods else {k: v for k, v in data.items() if k != "methods"}, indent=1)
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Plan:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,11 +11,13 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.capture.op_semantics import operands
-from ingot.core.fx import constant_of, copy_graph_module, fresh_name, inherited_meta
+from ingot.core.fx import constant_of, copy_graph_module, fresh_name, inherited_meta, is_state
 from ingot.patches.speed_contexts import fast_convert
 from ingot.plan.plan_data import Decision, Plan, QParams, QuantizationPoint, as_float32
 from ingot.quantize.audit import audit, qdq_chain
 from ingot.quantize.dynamic_activations import insert_dynamic_quantization
+
+State = Mapping[str, tuple[str, torch.Tensor]]  # by node: path and buffer
 
 
 def quantize(module: GraphModule, plan: Plan, *, float_bias: bool) -> GraphModule:
@@ -31,14 +33,34 @@ def quantize(module: GraphModule, plan: Plan, *, float_bias: bool) -> GraphModul
     constants = {n.name: t for n in work.graph.nodes if (t := constant_of(n)) is not None}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torchao warns about its own deprecations
+        state = _state_as_inputs(work)
         prepared = prepare_pt2e(work, plan_quantizer(_fixed_spec, plan))
         with fast_convert():
             converted = convert_pt2e(prepared)
+        _inputs_as_state(converted, state)
     _requantize_operands(converted, plan)
     _quantize_outputs(converted, plan)
     audit(converted, module, plan, constants)
     insert_dynamic_quantization(converted, module, plan)
     return converted
+
+
+def _state_as_inputs(module: GraphModule) -> State:
+    """Buffers that the program writes, by node: torchao would fold what reads them, at their initial values."""
+    state = {n.name: (str(n.target), module.get_buffer(n.target)) for n in module.graph.nodes if is_state(n)}
+    for node in [n for n in module.graph.nodes if is_state(n)]:
+        node.op, node.target = "placeholder", node.name
+    module.recompile()
+    return state
+
+
+def _inputs_as_state(module: GraphModule, state: State) -> None:
+    from torch.fx.graph_module import _assign_attr
+
+    for node in [n for n in module.graph.nodes if n.op == "placeholder" and n.name in state]:
+        node.op, (node.target, buffer) = "get_attr", state[node.name]
+        _assign_attr(buffer, module, node.target)
+    module.recompile()
 
 
 def _quantize_outputs(converted: GraphModule, plan: Plan) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from torch.export import ExportedProgram
 
 from ingot.capture.inputs import Batch
+from ingot.capture.method_for import MAIN_METHOD
 from ingot.core.artefact import Check, Delegate, HostOp, ProgramIO
 from ingot.core.atomic_file import atomic_write, write_folders
 from ingot.core.goal_records import GoalResult
@@ -25,7 +26,7 @@ from ingot.result.report.facts import facts_of, to_json
 from ingot.result.report.html import page
 from ingot.result.report.notebook import notebook_html
 from ingot.result.report.text import summary
-from ingot.result.saved import load_folder, saved_files
+from ingot.result.saved import Loaded, load_folder, saved_files
 from ingot.targets.base import Estimate
 from ingot.verify.check import Evidence
 
@@ -52,6 +53,8 @@ class Casting:
     hosted: Mapping[str, str] = field(default_factory=dict, repr=False)
     # The float reference and the quantized graph, for verify() and localize().
     evidence: Evidence | None = field(default=None, repr=False, compare=False)
+    method: str = MAIN_METHOD
+    others: Mapping[str, Casting] = field(default_factory=dict, repr=False)  # further methods of the same program
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write the program (.pte); the file appears whole or not at all."""
@@ -64,19 +67,35 @@ class Casting:
 
         With `evidence` also the float and the quantized program (.pt2), to verify and localize with later.
         """
-        files = saved_files(self, evidence=evidence)
-        write_folders({Path(folder): {**files, "report.json": to_json(facts_of(self)).encode()}})
+        write_folders({
+            place: {**saved_files(c, evidence=evidence), "report.json": to_json(facts_of(c)).encode()}
+            for place, c in self.folders(Path(folder)).items()
+        })  # fmt: skip
         return Path(folder)
+
+    def folders(self, folder: Path) -> dict[Path, Casting]:
+        """Where it is saved: of several sizes, each further method has a folder in that of the first."""
+        return {folder: self, **{folder / name: self.others[name] for name in self.plan.methods}}
 
     @classmethod
     def load(cls, folder: str | os.PathLike[str]) -> Casting:
         """A casting that `save_folder` or `ingot cast -o` wrote, to report, compare, verify or localize again."""
-        found = load_folder(Path(folder))
+        main = cls._of(load_folder(Path(folder)))
+        methods = {name: cls._of(load_folder(Path(folder) / name, main.pte)) for name in main.plan.methods}
+        return replace(main, others={name: replace(c, method=name) for name, c in methods.items()})
+
+    @classmethod
+    def _of(cls, found: Loaded) -> Casting:
         r = found.records
         return cls(
             r.target, found.pte, r.delegates, r.host_ops, r.io, found.plan, r.check, r.timings, r.notes,
             r.goal, found.performance, hosted=r.hosted, evidence=found.evidence,
         )  # fmt: skip
+
+    @property
+    def methods(self) -> dict[str, Casting]:
+        """Each method of the program by its name, with delegates, host ops, inputs, plan and check of its own."""
+        return {self.method: self, **self.others}
 
     @cached_property
     def exported_program(self) -> ExportedProgram:

@@ -10,18 +10,19 @@ from typing import Any
 from ingot.calibrate.held_out import CheckData
 from ingot.calibrate.statistics import Ranges
 from ingot.capture.export import Program
-from ingot.capture.inputs import Batch, own_batches
+from ingot.capture.inputs import Batch, flat_inputs, own_batches
 from ingot.capture.kv_buffers import COLUMNS, with_kv_buffers
 from ingot.config.recipe import Recipe
 from ingot.core.artefact import Check
 from ingot.core.progress import Silent, Steps
-from ingot.errors import ArtefactError, IngotError, MismatchError
-from ingot.lower.edge import MAIN_METHOD, lower_graph
+from ingot.errors import ArtefactError, IngotError, InputError, MismatchError
+from ingot.lower.edge import MAIN_METHOD, LoweredProgram, MethodGraph, lower_graph
 from ingot.lower.no_kernel_error import no_kernel_error
 from ingot.plan.plan_data import Plan
 from ingot.result.casting import Casting
+from ingot.result.check_methods import by_method, check_methods, checked_methods, failing
 from ingot.targets.base import Target
-from ingot.verify.check import Evidence, disagrees_with_graph, run_artefact, verify_artefact
+from ingot.verify.check import Evidence, disagrees_with_graph, run_artefact
 from ingot.verify.localize.diagnose import diagnose
 from ingot.verify.localize.finding import Finding
 
@@ -36,7 +37,7 @@ class QuantizedProgram:
     plan: Plan
     target: Target
     recipe: Recipe
-    others: Mapping[str, tuple[Program, Any]] = field(default_factory=dict)  # further methods
+    others: Mapping[str, MethodGraph] = field(default_factory=dict)  # further methods
     in_double: bool = True
 
 
@@ -45,19 +46,28 @@ def lowered(work: QuantizedProgram, steps: Steps) -> Casting:
     target.runner.warm_up()
     with steps("lower"):
         done = lower_graph(work.form, work.quantized, plan, target, work.others)
-    parts = {MAIN_METHOD: _stateful(work.form, work.quantized), **work.others}
-    kept = {
-        name: Evidence(*parts[name], target, work.recipe, m.io, m.delegates, name, m.host_ops, work.in_double)
-        for name, m in done.methods.items()
-    }
-    main = done.methods[MAIN_METHOD]
-    performance = tuple(p for d in main.delegates if (p := target.runner.estimate(d.files)) is not None)
-    evidence = replace(kept.pop(MAIN_METHOD), others=kept)
+    whole = _stateful(work.form, work.quantized)
+    parts = {MAIN_METHOD: MethodGraph(*whole, plan), **work.others}
+    made = {name: _method(work, name, part, done, steps) for name, part in parts.items()}
+    main = made.pop(MAIN_METHOD)
+    notes = (*work.program.notes, *plan.notes, *main.notes)
+    return replace(main, notes=notes, performance=_estimates(main, target), others=made)
+
+
+def _method(work: QuantizedProgram, name: str, part: MethodGraph, done: LoweredProgram, steps: Steps) -> Casting:
+    """One method of the file, as a casting of its own."""
+    m, program = done.methods[name], replace(part.program, others={}) if part.program.others else part.program
+    evidence = Evidence(
+        program, part.quantized, work.target, work.recipe, m.io, m.delegates, name, m.host_ops, work.in_double
+    )
     return Casting(
-        target.name, done.pte, main.delegates, main.host_ops, main.io, plan, None, dict(steps.seconds),
-        (*work.program.notes, *plan.notes, *main.notes), performance=performance, hosted=main.host_op_values,
-        evidence=evidence,
+        work.target.name, done.pte, m.delegates, m.host_ops, m.io, part.plan, None, dict(steps.seconds), m.notes,
+        hosted=m.host_op_values, evidence=evidence, method=name,
     )  # fmt: skip
+
+
+def _estimates(casting: Casting, target: Target) -> tuple[Any, ...]:
+    return tuple(p for d in casting.delegates if (p := target.runner.estimate(d.files)) is not None)
 
 
 def _stateful(program: Program, quantized: Any) -> tuple[Program, Any]:
@@ -84,13 +94,26 @@ def judged(
     casting: Casting, check: Check, data: CheckData, steps: Steps, on_mismatch: str, ranges: Ranges | None = None
 ) -> Casting:
     """The casting with its check; an error where that failed, unless it is kept."""
-    check, batch = replace(check, judged_on=data.source), casting.needed_evidence.program.flatten(data.batches[0])
-    seen = replace(casting.needed_evidence, ranges=ranges, batch=batch)
-    casting = replace(casting, evidence=seen)
+    check = replace(check, judged_on=data.source)
+    casting = checked_methods(_with_data(casting, data, ranges), check)
     done = casting.checked(check, steps.seconds)
     if not check.passed and on_mismatch == "raise":
         raise mismatch_error(done)
     return done
+
+
+def _with_data(casting: Casting, data: CheckData, ranges: Ranges | None) -> Casting:
+    """With the statistics that each method was planned with, and a batch that it was checked on."""
+    given = by_method(casting, data.batches)
+    known = {MAIN_METHOD: ranges, **ranges.methods} if ranges is not None else {}
+    made = {n: _with_evidence(m, given.get(n, []), known.get(n)) for n, m in casting.methods.items()}
+    return replace(made.pop(casting.method), others=made)
+
+
+def _with_evidence(casting: Casting, batches: Sequence[Batch], ranges: Ranges | None) -> Casting:
+    evidence = casting.needed_evidence
+    batch = flat_inputs(evidence.program, batches[0]) if batches else evidence.program.example_inputs
+    return replace(casting, evidence=replace(evidence, ranges=ranges, batch=batch))
 
 
 def _verify_or_keep(casting: Casting, kept: Sequence[Batch], steps: Steps, on_mismatch: str) -> Check:
@@ -123,31 +146,46 @@ def check_and_finding(
     check = run_and_compare(casting, chosen)
     if check.passed or not disagrees_with_graph(check, casting.needed_evidence.recipe):
         return check, None
+    name = failing(casting, check)
     with suppress(Exception):  # the check stands, whatever happens while looking for where the error starts
-        finding = localized(casting, chosen, steps, None if seconds is None else seconds())
+        some, limit = by_method(casting, chosen)[name], None if seconds is None else seconds()
+        finding = _localized_method(casting.methods[name], some, steps, limit)
         return replace(check, culprit=finding.culprit or check.culprit), finding
     return check, None
 
 
 def run_and_compare(casting: Casting, batches: Iterable[Batch]) -> Check:
     """With no more said of a culprit than the graphs tell."""
-    evidence = casting.needed_evidence
     with _naming_kernels(casting):
-        return verify_artefact(casting.pte, evidence, (evidence.program.flatten(b) for b in batches))
+        return check_methods(casting, batches)
 
 
 def run_first_batch(casting: Casting, batches: Sequence[Batch]) -> None:
     """An ArtefactError where the artefact does not load or run."""
-    evidence = casting.needed_evidence
-    with _naming_kernels(casting):
-        run_artefact(casting.pte, evidence, [evidence.program.flatten(batches[0])])
+    for name, some in by_method(casting, batches).items():
+        evidence = casting.methods[name].needed_evidence
+        batch = flat_inputs(evidence.program, some[0]) if some else evidence.program.example_inputs
+        with _naming_kernels(casting.methods[name]):
+            run_artefact(casting.pte, evidence, [batch])
 
 
 def localized(
     casting: Casting, batches: Iterable[Batch], steps: Steps | None = None, seconds: float | None = None
 ) -> Finding:
-    """Where the error starts, and whose it is."""
-    flat = [casting.needed_evidence.program.flatten(b) for b in own_batches(batches)]
+    """Where the error starts, and whose it is; of several methods the first that has one."""
+    given = {n: some for n, some in by_method(casting, own_batches(batches)).items() if some}
+    found = [_localized_method(casting.methods[n], some, steps, seconds) for n, some in given.items()]
+    if not found:
+        raise InputError("no batches to localize with", hint="give at least one input tuple")
+    return next((f for f in found if f.kind != "none"), found[0])
+
+
+def _localized_method(
+    casting: Casting, batches: Sequence[Batch], steps: Steps | None, seconds: float | None = None
+) -> Finding:
+    flat = [flat_inputs(casting.needed_evidence.program, b) for b in batches]
+    if not flat:
+        flat = [casting.needed_evidence.program.example_inputs]
     with _naming_kernels(casting), (steps or Steps(Silent()))("localize") as tick:
         return diagnose(casting, flat, tick, seconds)
 

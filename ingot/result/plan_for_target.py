@@ -11,11 +11,13 @@ from ingot.calibrate.branches import untaken_values
 from ingot.calibrate.recorder import record_rewritten_values
 from ingot.calibrate.statistics import Ranges
 from ingot.capture.export import Program, restore_state
+from ingot.capture.method_for import MAIN_METHOD
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.config.recipe import Recipe, RecipeLike, recipe_from
 from ingot.core.fx import calls, value_name
 from ingot.core.progress import Steps
 from ingot.errors import PlanError
+from ingot.lower.edge import MethodGraph
 from ingot.plan.embedding_tables import with_embedding_tables
 from ingot.plan.estimator_search import CANDIDATE_ESTIMATORS, best_plan
 from ingot.plan.plan_data import Plan
@@ -34,21 +36,22 @@ from ingot.targets.registry import find_target
 def plan_for_target(
     program: Program, ranges: Ranges, target: str, settings: Recipe, bars: tuple[Bar, ...] = ()
 ) -> Plan:
+    """The plan of one size of a program."""
     backend = find_target(target, settings.options, settings.extra_backends)
-    _refuse_unplannable(program, backend, settings)
+    refuse_unplannable(program, backend, settings)
     form = rewrite_for(program, backend, settings)
     barred = with_bars(backend, (*bars, *host_bars(settings.host_ops, form.program.module)))
     untaken = untaken_values(program.module.graph.nodes, ranges.values)
-    made = _planned(form.program, _without(ranges, untaken), barred, form.rewrites, settings, untaken)
+    made = _planned(form.program, without_untaken(ranges, untaken), barred, form.rewrites, settings, untaken)
     made = with_embedding_tables(made, form.program.module, settings, barred)
     images = channels_last_names(settings.channels_last, form.program.module)
     return replace(made, channels_last=images, integer_io=settings.integer_io, settings=settings.remembered)
 
 
-def _refuse_unplannable(program: Program, target: Target, recipe: Recipe) -> None:
+def refuse_unplannable(program: Program, target: Target, recipe: Recipe) -> None:
     if target.lowering.static_shapes and program.dynamic_shapes is not None:
         why = f"{target.name} compiles for fixed shapes, and these were declared dynamic"
-        hint = "leave dynamic_shapes out: the program is then made for the shapes of the example"
+        hint = "shapes=[…] instead of dynamic_shapes: the file gets a method for each size of the list"
         raise PlanError("dynamic shapes cannot be cast for this target", why=why, hint=hint)
     if recipe.quantize and not target.numerics.formats:
         hint = "weights='4w' (or another scheme that it offers), or quantize = false in a recipe"
@@ -56,7 +59,7 @@ def _refuse_unplannable(program: Program, target: Target, recipe: Recipe) -> Non
         raise PlanError(what, why="none were seen to be right here", hint=hint)
 
 
-def _without(ranges: Ranges, untaken: frozenset[str]) -> Ranges:
+def without_untaken(ranges: Ranges, untaken: frozenset[str]) -> Ranges:
     if not untaken:
         return ranges
     note = f"{len(untaken)} values stay float: no calibration batch took the branch of a condition that computes them"
@@ -71,8 +74,7 @@ def _planned(
     module, state = form.module, form.state
     if not recipe.quantize:
         return unquantized(module, target, form.fingerprint, rewrites)
-    if not target.numerics.runs_float or _has_new_weighted_op(module, ranges):
-        ranges = record_rewritten_values(module, ranges, lambda: restore_state(module, state), untaken)
+    ranges = with_rewritten_values(form, ranges, target, untaken)
     facts = (module, ranges, target, form.fingerprint, rewrites, recipe)
     if state or not can_simulate(module, ranges.cached_batches):
         return solve(*facts)
@@ -82,6 +84,13 @@ def _planned(
         return best_plan(plans, module, ranges.cached_batches, correct_biases=recipe.correct_biases)
 
 
+def with_rewritten_values(form: Program, ranges: Ranges, target: Target, untaken: frozenset[str]) -> Ranges:
+    """Where the plan needs them."""
+    if target.numerics.runs_float and not _has_new_weighted_op(form.module, ranges):
+        return ranges
+    return record_rewritten_values(form.module, ranges, lambda: restore_state(form.module, form.state), untaken)
+
+
 def _has_new_weighted_op(module: GraphModule, ranges: Ranges) -> bool:
     """A rewrite made a product with a weight whose result nobody recorded: without statistics it would stay float."""
     weighted = (n for n in calls(module) if weight_axis(n) is not None and not n.meta.get("ingot_float"))
@@ -89,7 +98,21 @@ def _has_new_weighted_op(module: GraphModule, ranges: Ranges) -> bool:
 
 
 def quantize_by_plan(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> QuantizedProgram:
-    """Rewritten as it was for the plan, checked against it, and quantized."""
+    """Each method rewritten as it was for its plan, checked against that, and quantized."""
+    if program.others.keys() != plan.methods.keys():
+        hint = "plan this program first"
+        raise PlanError("this plan was made for other sizes", why=_methods_text(program, plan), hint=hint)
+    main, target = _quantized(program, plan, recipe, steps)
+    others = {n: _quantized(p, plan.for_method(n), recipe, steps)[0] for n, p in program.others.items()}
+    return QuantizedProgram(program, main.program, main.quantized, main.plan, target, recipe, others)
+
+
+def _methods_text(program: Program, plan: Plan) -> str:
+    asked, known = (", ".join([MAIN_METHOD, *m]) for m in (program.others, plan.methods))
+    return f"it has the methods {known}; the program has {asked}"
+
+
+def _quantized(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> tuple[MethodGraph, Target]:
     main = find_target(plan.target, recipe.options, recipe.extra_backends)
     form = rewrite_for(program, main, recipe).program
     must_match(plan, form)
@@ -98,7 +121,7 @@ def quantize_by_plan(program: Program, plan: Plan, recipe: Recipe, steps: Steps)
     plan, form = with_bias_qparams(plan, form.module), with_channels_last_inputs(form, plan.channels_last)
     with steps("quantize"):
         quantized = quantize(form.module, plan, float_bias=target.numerics.bias == "float")
-    return QuantizedProgram(program, form, quantized, plan, target, recipe)
+    return MethodGraph(form, quantized, plan), target
 
 
 def recipe_of_plan(plan: Plan, recipe: RecipeLike) -> Recipe:

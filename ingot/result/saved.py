@@ -16,6 +16,7 @@ from torch.fx import GraphModule
 
 from ingot.calibrate.statistics import Ranges
 from ingot.capture.export import Program, capture_program
+from ingot.capture.method_for import MAIN_METHOD
 from ingot.config.recipe import Recipe, recipe_from
 from ingot.config.validation import parsed_json
 from ingot.core.artefact import Check, Delegate, HostOp, ProgramIO
@@ -93,7 +94,8 @@ def recipe_data(recipe: Recipe) -> dict[str, Any]:
 
 def saved_files(casting: Any, *, evidence: bool = True) -> dict[str, bytes]:
     """All files of a casting by name; with `evidence` the float and the quantized program, to verify with again."""
-    files = {PTE: casting.pte, PLAN: casting.plan.to_json().encode()}
+    files = {PTE: casting.pte} if casting.method == MAIN_METHOD else {}  # all methods are in one file
+    files |= {PLAN: casting.plan.to_json().encode()}
     for number, delegate in enumerate(casting.delegates, 1):
         files |= {f"delegate-{number}-{name}": data for name, data in delegate.files.items()}
     if evidence and can_be_saved(casting):
@@ -105,9 +107,11 @@ def saved_files(casting: Any, *, evidence: bool = True) -> dict[str, bytes]:
 
 
 def can_be_saved(casting: Any) -> bool:
-    """Programs of several methods, and those after training, have no single float program to save."""
-    kept = casting.evidence
-    return kept is not None and kept.program.exported is not None and not kept.others and not kept.program.bounded_dims
+    """Decoders of several methods, and programs after training, have no single float program to save."""
+    kept, sized = casting.evidence, bool(casting.plan.methods)
+    if kept is None or kept.program.exported is None or kept.program.bounded_dims:
+        return False
+    return sized or not casting.others
 
 
 def _pt2(exported: ExportedProgram) -> bytes:
@@ -116,8 +120,11 @@ def _pt2(exported: ExportedProgram) -> bytes:
     return buffer.getvalue()
 
 
-def load_folder(folder: Path) -> Loaded:
-    """What `saved_files` wrote. A folder without the float program can be reported, not verified."""
+def load_folder(folder: Path, pte: bytes | None = None) -> Loaded:
+    """What `saved_files` wrote. A folder without the float program can be reported, not verified.
+
+    `pte`: the file, where this is the folder of a further method.
+    """
     records = parsed_json(Records, _read(folder, RECORDS), str(folder / RECORDS))
     if records.version != VERSION:
         raise InputError(f"{folder} has version {records.version} of saved castings", why=f"this Ingot reads {VERSION}")
@@ -130,7 +137,9 @@ def load_folder(folder: Path) -> Loaded:
     target = find_target(records.target, recipe.options, recipe.extra_backends)
     estimates = tuple(e for d in delegates if (e := target.runner.estimate(d.files)) is not None)
     evidence = _evidence(folder, records, plan, target, recipe) if (folder / FLOAT).exists() else None
-    return Loaded(_read(folder, PTE), plan, records, estimates, evidence)
+    if evidence is not None and pte is not None:
+        evidence = replace(evidence, method=folder.name)
+    return Loaded(_read(folder, PTE) if pte is None else pte, plan, records, estimates, evidence)
 
 
 def saved_recipe(folder: Path) -> Recipe | None:

@@ -12,7 +12,8 @@ from ingot.core.progress import Steps
 from ingot.plan.plan_data import Plan
 from ingot.result.casting import Casting
 from ingot.result.lower_and_verify import QuantizedProgram, judged
-from ingot.result.plan_for_target import plan_for_target, quantize_by_plan
+from ingot.result.plan_for_methods import plan_program
+from ingot.result.plan_for_target import quantize_by_plan
 from ingot.result.recovery.recover import lowered_and_checked
 from ingot.targets.barred import Bar
 
@@ -41,4 +42,4 @@ class TargetCast:
         return judged(casting, check, self.data, self.steps, self.on_mismatch, self.ranges)
 
     def plan(self, recipe: Recipe, bars: tuple[Bar, ...] = ()) -> Plan:
-        return plan_for_target(self.program, self.ranges, self.target, recipe, bars)
+        return plan_program(self.program, self.ranges, self.target, recipe, bars)

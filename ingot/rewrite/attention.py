@@ -150,4 +150,13 @@ def _as_constant(node: Node, tensor: torch.Tensor) -> Node:
     return add_constant(node.graph.owning_module, tensor, f"{node.name}_mask", node)  # type: ignore[arg-type]
 
 
+def _with_fewer_keys(node: Node) -> Node | None:
+    """Where keys have fewer heads than queries: Arm's own decomposition does not broadcast them."""
+    if node.target is not aten.scaled_dot_product_attention.default:
+        return None
+    q, k = (value_of(n).shape[:-2] for n in _arguments(node)[:2])
+    return None if same_shape(q, k) else _rewrite(node)
+
+
 RULE = Rule("attention-decomposed", _rewrite)
+SHARED_KEYS = Rule("attention-with-shared-keys", _with_fewer_keys)

@@ -55,6 +55,27 @@ def max_pool_values(x: Tensor, *windows: Any) -> tuple[Tensor, None]:
     return max_pool(x, *windows), None
 
 
+def pool_without_indices(x: Tensor, *windows: Any) -> tuple[Tensor, None]:
+    return aten.max_pool2d(x, *windows), None
+
+
+def amax_without_indices(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, None]:
+    return aten.amax(x, [dim], keepdim), None
+
+
+def amin_without_indices(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, None]:
+    return aten.amin(x, [dim], keepdim), None
+
+
+# Where the backend has these ops, and not those that give places too.
+UNREAD_INDICES = Decomposition(
+    "extremum-without-indices",
+    {
+        aten.max_pool2d_with_indices.default: pool_without_indices,
+        aten.max.dim: amax_without_indices,
+        aten.min.dim: amin_without_indices,
+    },
+)
 RULE = Decomposition(
     "extremum-as-max-pool",
     {

@@ -19,7 +19,7 @@ from ingot.core.fx import call, has_symbols, value_of
 from ingot.rewrite.rule import Rule, in_float
 
 aten = torch.ops.aten
-MOST_DIMS = 6  # of XNNPACK's tensors
+MOST_DIMS = 6  # of XNNPACK's tensors, and of TOSA's
 _CHAIN_OPS = (aten.reshape.default, aten.permute.default)  # canonical programs move data by these, slice and cat only
 
 
@@ -173,4 +173,9 @@ def _insert(node: Node, op: Any, x: Node, argument: Sequence[int]) -> Node:
     return in_float(node, reason, op, x, list(argument)) if reason else call(node, op, x, list(argument))
 
 
+def _of_many_dims(node: Node) -> Node | None:
+    return _rewrite(node) if any(value_of(n).dim() > MOST_DIMS for n in _chain(node)) else None
+
+
 RULE = Rule("merge-permute-chains", _rewrite)
+MANY_DIMS = Rule("permutes-of-fewer-dimensions", _of_many_dims)

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 
 from ingot.errors import ArtefactError
@@ -186,9 +187,8 @@ def _run_on_runtime(
     inputs = [i for i in accessed if i in values[0]]
     outputs = [i for i in accessed if i in state or (i not in values[0] and i in needed)]
     batches = [tuple(v[i] for i in inputs) for v in values]
-    for v, made in zip(
-        values, run_pte(_segment_pte(file, segment, inputs, outputs), batches, timeout=timeout), strict=True
-    ):
+    pte = _segment_pte(file, segment, inputs, outputs)
+    for v, made in zip(values, run_pte(pte, batches, timeout=timeout, method=plan.name), strict=True):
         v |= dict(zip(outputs, made, strict=True))
 
 
@@ -224,11 +224,14 @@ def _run_on_executor(program: Any, segment: PteSegment, values: list[Values], ex
         [to_memory_order(_value(program, i, v), plan.values[i].val.dim_order) for i in inputs] for v in values
     ]
     for v, arrays in zip(values, executor(segment.payload, arrays_by_batch, len(outputs)), strict=True):
-        v |= {i: _from_executor(a, plan.values[i].val) for i, a in zip(outputs, arrays, strict=True)}
+        v |= {i: _from_executor(a, plan.values[i].val, segment) for i, a in zip(outputs, arrays, strict=True)}
 
 
-def _from_executor(array: Any, info: Any) -> torch.Tensor:
+def _from_executor(array: Any, info: Any, segment: PteSegment) -> torch.Tensor:
     """int32 results become int64 where the program declares int64."""
+    if not isinstance(array, np.ndarray):
+        why, hint = "the runtime gives a delegate tensors to fill, and no numbers", "fix that size: shapes=[…]"
+        raise ArtefactError(f"a delegate of {segment.backend} returns a size", why=why, hint=hint)
     x = _to_tensor(array, info)
     return x.long() if x.dtype == torch.int32 and torch_dtype_of(info) == torch.int64 else x
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -48,7 +48,6 @@ class Evidence:
     method: str = "forward"
     host_ops: tuple[HostOp, ...] = ()
     in_double: bool = True  # its quantized graph is evaluated so; a large model's weights would fill the memory
-    others: Mapping[str, Evidence] = field(default_factory=dict)  # of further methods
     ranges: Ranges | None = None  # what it was planned with, where that is known
     batch: tuple[torch.Tensor, ...] | None = None  # one of those that it was checked on
 
@@ -81,13 +80,19 @@ def _at_other_sizes(
         return outputs, ()
     runnable, notes = _runnable(evidence.program, sized_batches(evidence.program, batch))
     for each in runnable:
-        found = References(evidence, [each.batch]).judge(run_undecoded(pte, evidence, [each.batch]))
+        found = outputs_on_made(pte, evidence, each.batch)
         bad = {o.name: f"at sizes {each.text}: {o.problem}" for o in found if o.disagrees}
         outputs = tuple(replace(o, problem=bad[o.name], disagrees=True) if o.name in bad else o for o in outputs)
         if bad:
             return outputs, notes
     sizes = "; ".join(each.text for each in runnable)
     return outputs, (*notes, f"also executed at the sizes {sizes}: equal to the quantized graph")
+
+
+def outputs_on_made(pte: bytes, evidence: Evidence, batch: tuple[torch.Tensor, ...]) -> tuple[OutputCheck, ...]:
+    """On inputs that were made: only a difference to the quantized graph is a problem."""
+    found = References(evidence, [batch]).judge(run_undecoded(pte, evidence, [batch]))
+    return tuple(o if o.disagrees else replace(o, problem=None) for o in found)
 
 
 def _runnable(program: Program, sized: list[Sized]) -> tuple[list[Sized], tuple[str, ...]]:

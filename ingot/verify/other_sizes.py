@@ -11,6 +11,7 @@ import torch
 from torch.utils._sympy.numbers import int_oo
 
 from ingot.capture.export import Program
+from ingot.capture.sizes import cropped_or_repeated
 from ingot.core.fx import value_of
 from ingot.core.symbolic_sizes import expression, is_symbolic
 
@@ -59,5 +60,5 @@ def _resized(x: Any, like: Any, chosen: Mapping[sympy.Symbol, int]) -> Any:
     for dim, size in enumerate(like.shape) if isinstance(like, torch.Tensor) else ():
         if is_symbolic(size):
             wanted = int(expression(size).subs(chosen))
-            x = x.index_select(dim, torch.arange(wanted) % x.shape[dim])
+            x = cropped_or_repeated(x, dim, wanted)
     return x

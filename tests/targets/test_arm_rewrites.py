@@ -40,7 +40,7 @@ def test_only_what_clamps_fuses_into_a_linear() -> None:
     """reshape(-1) leaves a vector as it is; taken for a clamp, it was erased, and the output had another shape."""
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
-    clamps = {
+    clamps: dict[Any, tuple[Any, ...]] = {
         torch.ops.aten.relu.default: (), torch.ops.aten.hardtanh.default: (-1.0, 3.0), torch.ops.aten.clamp.default: (0.5,),
     }  # fmt: skip
     others: dict[Any, tuple[Any, ...]] = {
@@ -106,3 +106,59 @@ class Elementwise(nn.Module):
 
 def test_elementwise_functions_without_a_table_are_made_of_those_with_one() -> None:
     assert_whole(cast(Elementwise(), need("ethos-u55-128"), [(torch.randn(1, 3, 9, 9),) for _ in range(6)]))
+
+
+class SharedKeys(nn.Module):
+    """Four heads of queries; keys and values of one or of two."""
+
+    def __init__(self, groups: int) -> None:
+        super().__init__()
+        self.groups, self.q, self.kv, self.out = groups, nn.Linear(16, 16), nn.Linear(16, 8 * groups), nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, n, _ = x.shape
+        q = self.q(x).view(b, n, 4, 4).transpose(1, 2)
+        k, v = self.kv(x).view(b, n, self.groups, 8).transpose(1, 2).chunk(2, -1)
+        y = F.scaled_dot_product_attention(q, k, v, enable_gqa=self.groups > 1)
+        z: torch.Tensor = self.out(y.transpose(1, 2).reshape(b, n, 16))
+        return z
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_attention_with_shared_keys_is_in_the_delegate(groups: int) -> None:
+    assert_whole(cast(SharedKeys(groups), need("ethos-u85-256"), [(torch.randn(1, 6, 16),) for _ in range(4)]))
+
+
+class VideoWindows(nn.Module):
+    """Windows of frames, rows and columns, and back: permutes of eight dimensions."""
+
+    def __init__(self, sizes: tuple[int, ...]) -> None:
+        super().__init__()
+        self.sizes, self.a, self.b = sizes, nn.Linear(8, 8), nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        (b, t, h, w, c), (p, q, r) = x.shape, self.sizes
+        x = self.a(x).view(b, t // p, p, h // q, q, w // r, r, c).permute(0, 1, 3, 5, 2, 4, 6, 7)
+        y = self.b(F.gelu(x.reshape(-1, p * q * r, c))).view(b, t // p, h // q, w // r, p, q, r, 4)
+        z: torch.Tensor = y.permute(0, 1, 4, 2, 5, 3, 6, 7).reshape(b, t, h, w, 4)
+        return z
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 3), (1, 2, 6), (4, 3, 2)])
+def test_windows_of_videos_are_in_the_delegate(sizes: tuple[int, ...]) -> None:
+    assert_whole(cast(VideoWindows(sizes), need("ethos-u85-256"), [(torch.randn(1, 4, 6, 6, 8),) for _ in range(4)]))
+
+
+class UnreadPlaces(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x = self.conv(x)
+        pooled = torch.ops.aten.max_pool2d_with_indices(x, [3, 3], [2, 2], [1, 1])[0]
+        return pooled, x.max(1).values, x.min(-1, keepdim=True)[0]
+
+
+def test_extrema_whose_places_are_not_read_are_in_the_delegate() -> None:
+    assert_whole(cast(UnreadPlaces(), need("ethos-u85-256"), [(torch.randn(1, 3, 9, 9),) for _ in range(4)]))

@@ -57,7 +57,7 @@ def _values(program: Any) -> dict[int, str]:
 
 def _evidence(casting: Casting) -> Evidence:
     evidence = casting.needed_evidence
-    if evidence.others or evidence.program.kv_buffers is not None:
+    if casting.others or evidence.program.kv_buffers is not None:
         why = "it is written for programs with one method that keep no KV cache"
         raise ArtefactError("no ETRecord of this program", why=why, hint="ETDumps can be read without one")
     return evidence

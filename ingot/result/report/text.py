@@ -29,11 +29,22 @@ def summary_facts(casting: Casting) -> Facts:
         "check": None if casting.check is None else check_data(casting.check),
         "goal": None if casting.goal is None else goal_data(casting.goal),
         "performance": [p.to_dict() for p in casting.performance],
+        "methods": [_method_data(c) for c in casting.methods.values()] if casting.plan.methods else [],
         "rewrites": list(casting.plan.rewrites),
         "timings": dict(casting.timings),
         "notes": list(casting.notes),
     }
     return json_ready(facts)
+
+
+def _method_data(casting: Casting) -> Facts:
+    """One size of a program that has several."""
+    return {
+        "name": casting.method,
+        "inputs": [asdict(t) for t in casting.io.inputs],
+        "delegates": len(casting.delegates),
+        "host_ops": len(casting.host_ops),
+    }
 
 
 def _delegate_data(delegate: Delegate) -> Facts:
@@ -81,7 +92,7 @@ def summary(casting: Casting, verbose: bool = True) -> str:
     facts = summary_facts(casting)
     long = (_delegates, _host_ops, output_lines, _notes)
     lines = {part: list(part(facts, verbose)) for part in long}
-    order = (_goal, _delegates, _host_ops, output_lines, _estimates, _rewrites, _timings, _notes)
+    order = (_goal, _methods, _delegates, _host_ops, output_lines, _estimates, _rewrites, _timings, _notes)
     return "\n".join([headline(facts), *(line for p in order for line in (lines[p] if p in lines else p(facts)))])
 
 
@@ -120,6 +131,13 @@ def _goal(facts: Facts) -> Iterator[str]:
         ops = ", ".join(f"{n} {p}" for p, n in s["precisions"].items())
         yield f"  plan: {values}, estimated time {s['estimated_time']:.2f} ({ops}){'' if s['met'] else ': not met'}"
     yield f"  {goal['ended']}"
+
+
+def _methods(facts: Facts) -> Iterator[str]:
+    """The sizes of the program; what follows is of the first."""
+    for m in facts["methods"]:
+        counts = [counted(m["delegates"], "delegate"), counted(m["host_ops"], "host op")]
+        yield f"method {m['name']}: {', '.join(map(tensor_text, m['inputs']))}: {', '.join(counts)}"
 
 
 def _delegates(facts: Facts, verbose: bool = True) -> Iterator[str]:

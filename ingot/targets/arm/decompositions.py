@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,11 +31,12 @@ class ArmDecompositions:
             node.meta.setdefault("ingot_value", node.name)
         counts = {n: len(operands(n)) for n in before.values() if n.op == "call_function"}
         constants = {_memory(t): value_name(n) for n in before.values() if (t := constant_of(n)) is not None}
-        state = {n.target for n in before.values() if is_state(n)}
+        state = {n.target: value_name(n) for n in before.values() if is_state(n)}
         made = apply_arm_decompositions(self.device, module)
         _mark_state(made, state)
         gone = [n for n, count in counts.items() if not _survives(n, count, made)]
         _last_keeps_value_name(made)
+        _name_state(made, state)
         _name_other_values(made, constants)
         _replace_graph(module, made)
         if fold_constants(module):  # a part of a constant, of a slice assignment: torchao would fold it unplanned
@@ -49,6 +50,13 @@ def _mark_state(module: GraphModule, names: Collection[Any]) -> None:
     for node in module.graph.nodes:
         if node.op == "get_attr" and node.target in names:
             node.meta["ingot_state"] = True
+
+
+def _name_state(module: GraphModule, names: Mapping[Any, str]) -> None:
+    """Retracing renames its reads too: they keep their statistics."""
+    for node in module.graph.nodes:
+        if is_state(node):
+            node.meta["ingot_value"] = names[node.target]
 
 
 def apply_arm_decompositions(device: Device, module: GraphModule) -> GraphModule:

@@ -9,13 +9,16 @@ from torch.fx import Graph, Node
 
 from ingot.core.fx import is_float_op
 from ingot.rewrite import (
+    attention,
     bilinear_resize,
     complex_pairs,
     conv_transpose1d,
     conv_transpose_phases,
     distances,
+    extrema,
     instance_norm,
     log_softmax,
+    permute_chains,
     pool1d,
     pool3d,
     vector_norm,
@@ -58,7 +61,8 @@ def arm_rules(device: Device) -> tuple[RewriteRule, ...]:
     )  # fmt: skip
     phases = replace(conv_transpose_phases.RULE, wanted=outside)
     signals = (conv_transpose1d.RULE, pool1d.RULE)
-    always = (*signals, pool3d.RULE, instance_norm.RULE, vector_norm.RULE, log_softmax.RULE)
+    shapes = (attention.SHARED_KEYS, permute_chains.MANY_DIMS, extrema.UNREAD_INDICES)
+    always = (*signals, *shapes, pool3d.RULE, instance_norm.RULE, vector_norm.RULE, log_softmax.RULE)
     own = {pool3d.RULE.name, distances.RULE.name}
     missing = (rule for rule in rules_for_missing_ops(runs_nowhere) if rule.name not in own)
     late = (GatherAsLinear(device), ArmDecompositions(device), WhereAsMulAdd(device))

@@ -55,7 +55,7 @@ class ArmRunner(Runner):
         seconds = timeout * max(1, len(batches))
         executor = _vgf_executor(seconds) if executor_name(self.device) == RUNNER else _tosa_executor(files, seconds)
         backend = "VgfBackend" if self.device.is_gpu else "EthosUBackend"
-        return run_segmented(pte, [tuple(b) for b in batches], {backend: executor, **(extra or {})}, timeout)
+        return run_segmented(pte, [tuple(b) for b in batches], {backend: executor, **(extra or {})}, timeout, method)
 
     def executed_on(self) -> str:
         return EXECUTED_ON[executor_name(self.device)]

@@ -5,6 +5,7 @@ ATen ops run as they are, fused ops as in `kernels`. Types and shapes are checke
 
 from __future__ import annotations
 
+import math
 import operator
 from functools import lru_cache
 from importlib.resources import files
@@ -103,7 +104,13 @@ def _argument(graph: VulkanGraph, held: dict[int, Any], value: int) -> Any:
         return [_argument(graph, held, i) for i in stored.items]
     if kind == "Null":
         return None
-    return next(iter(vars(stored).values()))  # a number, a string or a list of numbers
+    found = next(iter(vars(stored).values()))  # a number, a string or a list of numbers
+    return _in_float32(found) if isinstance(found, float) else found
+
+
+def _in_float32(number: float) -> float:
+    """Shaders get numbers in float32: a bound of a clamp beyond it is infinite."""
+    return number if abs(number) <= torch.finfo(torch.float32).max else math.copysign(math.inf, number)
 
 
 def _by_torch(name: str, given: list[Any]) -> Any:

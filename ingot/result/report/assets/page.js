@@ -6,6 +6,7 @@ function report(data) {
   const parts = [
     tiles(data),
     outputsSection(data),
+    ...(data.methods?.length ? [methodsSection(data)] : []),
     graph?.section ?? section("graph", "Graph", el("p", { class: "none" }, "this casting has no graph")),
     hostSection(data, show),
     errorSection(data, show),
@@ -145,6 +146,17 @@ function link(value, show) {
 }
 
 const tensorText = (t) => `${t.dtype} ${FORMATS.shape(t.shape)}${t.layout === "contiguous" ? "" : ` ${t.layout}`}`;
+
+// The sizes of the program. What else is on the page is of the first.
+function methodsSection(data) {
+  const rows = data.methods.map((m, i) => [
+    name(m.name),
+    el("span", {}, ...m.inputs.flatMap((t) => [name(t.name), ` ${tensorText(t)} `, el("br")])),
+    right(figure(data, `methods.${i}.delegates`, "count")),
+    right(figure(data, `methods.${i}.host_ops`, "count")),
+  ]);
+  return section("methods", "Methods", table(["", "inputs", right("delegates"), right("host ops")], rows));
+}
 
 function delegatesSection(data) {
   const sides = (tensors) => el("span", {}, ...tensors.flatMap((t) => [name(t.name), ` ${tensorText(t)} `, el("br")]));
