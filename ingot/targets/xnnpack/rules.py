@@ -17,6 +17,7 @@ from ingot.rewrite import (
     boolean_masks,
     complex_pairs,
     constant_adds,
+    constant_powers,
     constant_products,
     cumulative_sum,
     distances,
@@ -102,7 +103,7 @@ def _left_to_torch(node: Node) -> bool:
 # First: they leave their result in canonical form.
 _MISSING = rules_for_missing_ops(_runs_nowhere, _left_to_torch, {adaptive_pool: _outside, distances: _outside})
 _EARLY = (
-    pool1d, avg_pool, unbatched, constant_adds, slice_scatter, upsample_nearest, bilinear_resize,
+    pool1d, avg_pool, unbatched, constant_adds, constant_powers, slice_scatter, upsample_nearest, bilinear_resize,
     hardsigmoid, softplus, elu, gelu_tanh,
 )  # fmt: skip
 _MASKED = (attention, boolean_masks, log_softmax, vector_norm)
