@@ -63,11 +63,8 @@ def turned(node: Node, size: Node, angle: Node) -> Pair:
 
 
 def _by_part(node: Node, first: Parts, second: Parts, op: Callable[[Node, Any, Any], Any]) -> Pair | None:
-    (a, b), (c, d) = first, second
-    if not isinstance(a, Node) or not isinstance(c, Node):
-        return None
-    r, i = op(node, a, c), op(node, b, d)
-    return (r, i) if isinstance(i, Node) else None
+    r, i = (op(node, x, y) for x, y in zip(first, second, strict=True))
+    return (r, i) if isinstance(r, Node) and isinstance(i, Node) else None
 
 
 def _times(node: Node, op: Any, a: Any, b: Any) -> Any:
@@ -80,13 +77,17 @@ def _times(node: Node, op: Any, a: Any, b: Any) -> Any:
 
 
 def _difference(node: Node, a: Any, b: Any) -> Any:
-    if b is None:
-        return a
-    return spectral_op(node, aten.neg.default, b) if a is None else spectral_op(node, aten.sub.Tensor, a, b)
+    if isinstance(a, Node) and isinstance(b, Node):
+        return spectral_op(node, aten.sub.Tensor, a, b)
+    minus = spectral_op(node, aten.neg.default, b) if isinstance(b, Node) else None if b is None else -b
+    return _total(node, a, minus)
 
 
 def _total(node: Node, a: Any, b: Any) -> Any:
-    return a if b is None else b if a is None else spectral_op(node, aten.add.Tensor, a, b)
+    if a is None or b is None:
+        return b if a is None else a
+    a, b = (a, b) if isinstance(a, Node) else (b, a)
+    return spectral_op(node, aten.add.Tensor, a, b) if isinstance(a, Node) else a + b
 
 
 ARITHMETIC = {

@@ -16,6 +16,8 @@ from ingot.rewrite import (
     bilinear_resize,
     boolean_masks,
     complex_pairs,
+    computed_gather,
+    computed_kernels,
     constant_adds,
     constant_powers,
     constant_products,
@@ -29,6 +31,7 @@ from ingot.rewrite import (
     grid_sample,
     group_norm,
     hardsigmoid,
+    index_put,
     instance_norm,
     layer_norm,
     log_softmax,
@@ -81,7 +84,7 @@ def _parts_outside(node: Node) -> Graph | None:
 
 def _extremum_outside(node: Node) -> bool:
     """The partitioner takes a max over any axis, its kernel over rows and columns of images only."""
-    return _outside(node) or node.target is torch.ops.aten.max.dim
+    return _outside(node) or node.target in (torch.ops.aten.max.dim, torch.ops.aten.min.dim)
 
 
 # What XNNPACK lacks in this form, and has in another.
@@ -104,9 +107,9 @@ def _left_to_torch(node: Node) -> bool:
 _MISSING = rules_for_missing_ops(_runs_nowhere, _left_to_torch, {adaptive_pool: _outside, distances: _outside})
 _EARLY = (
     pool1d, avg_pool, unbatched, constant_adds, constant_powers, slice_scatter, upsample_nearest, bilinear_resize,
-    hardsigmoid, softplus, elu, gelu_tanh,
+    hardsigmoid, softplus, elu, gelu_tanh, computed_kernels,
 )  # fmt: skip
-_MASKED = (attention, boolean_masks, log_softmax, vector_norm)
+_MASKED = (attention, index_put, computed_gather, boolean_masks, log_softmax, vector_norm)
 # Taken apart here, so that the number becomes a float constant.
 _NUMBERS = TorchDecompositions(
     has_whole_number_inside, scalar_operands.REVERSED, "whole-numbers-as-constants", required=False
