@@ -1,6 +1,6 @@
 """Python decisions on tensors that no input changes: `if mask.all():`, `int(scale)`, `torch.equal(a, b)`.
 
-Export sees shapes only, and refuses them. Here what is computed from factories, parameters and buffers alone is computed
+Export sees shapes only, and refuses them. Here what depends on factories, parameters and buffers alone is computed
 beside the trace, and a number that Python reads is that of the real tensor.
 """
 
@@ -26,7 +26,7 @@ _UNKNOWN = object()
 
 
 class ConstantDecisions(TorchFunctionMode):
-    """Active while a model is exported. `decided`: numbers that were read; `wrote`: a buffer is state, and no constant."""
+    """Active while a model is exported. `decided`: numbers that were read; `wrote`: a buffer is state, no constant."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         super().__init__()
@@ -99,8 +99,8 @@ def _computed(func: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """_UNKNOWN for what two runs do not agree on: random numbers."""
     try:
         with _real_world():
-            writes = _writes(func, kwargs)
-            runs = [_run(func, *(_copied if writes else _given)(args, kwargs), seed) for seed in (0, 1)]
+            writes = _writes(func, kwargs)  # otherwise not on copies: a view shares memory with what it is a view of
+            runs = [_run(func, _copied(args, kwargs) if writes else (args, kwargs), seed) for seed in (0, 1)]
             if not all(_same(a, b) for a, b in zip(*map(tree_leaves, runs), strict=True)):
                 return _UNKNOWN
             return func(*args, **kwargs) if writes else runs[0]
@@ -114,14 +114,10 @@ def _real_world() -> Iterator[None]:
         yield
 
 
-def _run(func: Callable[..., Any], args: Any, kwargs: Any, seed: int) -> Any:
+def _run(func: Callable[..., Any], given: Any, seed: int) -> Any:
     torch.manual_seed(seed)
+    args, kwargs = given
     return func(*args, **kwargs)
-
-
-def _given(args: Any, kwargs: Any) -> Any:
-    """As they are: a view shares the memory of what it is a view of."""
-    return args, kwargs
 
 
 def _copied(args: Any, kwargs: Any) -> Any:

@@ -17,7 +17,7 @@ aten = torch.ops.aten
 Parts = tuple[Any, Any]  # real and imaginary
 
 
-def product(node: Node, first: Parts, second: Parts) -> Pair | None:
+def complex_product(node: Node, first: Parts, second: Parts) -> Pair | None:
     """Elementwise, and of matrices."""
     (a, b), (c, d) = first, second
     ac, bd, ad, bc = (_times(node, node.target, x, y) for x, y in ((a, c), (b, d), (a, d), (b, c)))
@@ -91,7 +91,7 @@ def _total(node: Node, a: Any, b: Any) -> Any:
 
 
 ARITHMETIC = {
-    **dict.fromkeys(("mul", "matmul", "mm", "bmm"), product),
+    **dict.fromkeys(("mul", "matmul", "mm", "bmm"), complex_product),
     "einsum": equation,
     "div": quotient,
     "add": total,

@@ -64,25 +64,27 @@ def transform_of(node: Node) -> Transform | None:
 
 
 def _core_transform(node: Node, name: str) -> Transform:
-    x, dims, norm, last = node.args
-    shape = value_of(x).shape  # type: ignore[arg-type]
-    axes = [d % len(shape) for d in dims]  # type: ignore[union-attr]
+    args: Any = node.args
+    x, dims, norm, last = args
+    shape = value_of(x).shape
+    axes = [d % len(shape) for d in dims]
     sizes = {d: shape[d] for d in axes}
     if name == "_fft_c2r":
-        return Transform(x, axes, {**sizes, axes[-1]: last}, norm, True, True)  # type: ignore[arg-type,dict-item]
+        return Transform(x, axes, {**sizes, axes[-1]: last}, norm, True, True)
     if name == "_fft_r2c":
-        return Transform(x, axes, sizes, norm, bool(last))  # type: ignore[arg-type]
-    return Transform(x, axes, sizes, norm, False, not last)  # type: ignore[arg-type]
+        return Transform(x, axes, sizes, norm, bool(last))
+    return Transform(x, axes, sizes, norm, False, not last)
 
 
 def _named_transform(node: Node, name: str) -> Transform:
-    x, lengths, dims, norm = (*node.args, None, None, None)[:4]
-    shape: Any = value_of(x).shape  # type: ignore[arg-type]
+    args: Any = (*node.args, None, None, None)
+    x, lengths, dims, norm = args[:4]
+    shape = value_of(x).shape
     one, half = name[-1] not in "2n", "rfft" in name
     lengths = [lengths] if one and lengths is not None else lengths
     first = -1 if one else (-2, -1) if name.endswith("2") else range(len(shape)) if lengths is None else None
     given: Any = first if dims is None else dims
-    given = range(-len(lengths), 0) if given is None else [given] if isinstance(given, int) else given  # type: ignore[arg-type]
+    given = range(-len(lengths), 0) if given is None else [given] if isinstance(given, int) else given
     axes, inverse = [d % len(shape) for d in given], name.startswith("fft_i")
     whole = {d: shape[d] for d in axes}
     if half and inverse and axes:

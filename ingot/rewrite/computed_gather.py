@@ -1,4 +1,4 @@
-"""x.index_select(d, i), x[i], x[arange, i], gather(x, d, i) -> bmm(one-hot of i, x), for an index computed from integers
+"""x.index_select(d, i), x[i], x[arange, i], gather(x, d, i) -> bmm(one-hot of i, x), for an index made of integers
 
 The index is known before the first delegate: the position of the last token, lengths, tokens to be predicted. As a
 gather on the host it would be in the middle of the program. An index that floats decide stays a gather.
@@ -13,8 +13,18 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.core.fx import call, calls, constant_of, has_symbols, is_float, replace, same_constant, source_of
-from ingot.core.fx import value_name, value_of
+from ingot.core.fx import (
+    call,
+    calls,
+    constant_of,
+    has_symbols,
+    is_float,
+    replace,
+    same_constant,
+    source_of,
+    value_name,
+    value_of,
+)
 from ingot.rewrite.decomposition import canonicalize_again
 from ingot.rewrite.rule import in_float
 
@@ -77,18 +87,22 @@ def _one_hot(node: Node, index: Node, size: int) -> Node:
     return in_float(node, REASON, aten.to.dtype, hit, torch.float32)
 
 
+def _arguments(node: Node) -> Any:
+    return node.args
+
+
 def _pick(node: Node) -> _Pick | None:
     return _OPS[node.target](node) if node.target in _OPS and not node.kwargs else None
 
 
 def _selected(node: Node) -> _Pick:
-    x, dim, index = node.args
-    return _Pick(x, index, dim % value_of(x).dim(), False)  # type: ignore[operator,arg-type]
+    x, dim, index = _arguments(node)
+    return _Pick(x, index, dim % value_of(x).dim(), False)
 
 
 def _indexed(node: Node) -> _Pick | None:
-    x, indices = node.args
-    given = [(d, i) for d, i in enumerate(indices) if i is not None]  # type: ignore[arg-type,union-attr]
+    x, indices = _arguments(node)
+    given = [(d, i) for d, i in enumerate(indices) if i is not None]
     if any(value_of(i).dtype == torch.bool for _, i in given):
         return None
     if len(given) == 1:
@@ -106,8 +120,8 @@ def _numbers_entries(x: Any, given: list[Any]) -> bool:
 
 def _gathered(node: Node) -> _Pick | None:
     """gather(x, d, i) where i is the same for all that follows d, by an expand of its last dimensions."""
-    x, given, index = node.args[:3]
-    shape, dim = value_of(x).shape, given % value_of(x).dim()  # type: ignore[operator,arg-type]
+    x, given, index = _arguments(node)[:3]
+    shape, dim = value_of(x).shape, given % value_of(x).dim()
     if not isinstance(index, Node) or value_of(index).shape[:dim] != shape[:dim]:
         return None
     if value_of(index).shape[dim + 1 :] != shape[dim + 1 :]:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 from torch.fx import Node
 
-import torch
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import constant_of
 from ingot.rewrite.decomposition import Declined, Decomposition
@@ -36,7 +36,9 @@ def conv2d_by_windows(
         raise Declined
     steps, pads, gaps = (_pair(v) for v in (stride, padding, dilation))
     height, width = (_count(*each) for each in zip(x.shape[2:], weight.shape[2:], steps, pads, gaps, strict=True))
-    columns = im2col_as_conv(x, list(weight.shape[2:]), gaps, pads, steps).reshape(x.shape[0], groups, -1, height * width)
+    columns = im2col_as_conv(x, list(weight.shape[2:]), gaps, pads, steps).reshape(
+        x.shape[0], groups, -1, height * width
+    )
     rows = weight.reshape(groups, weight.shape[0] // groups, -1)
     made = aten.bmm(rows, columns.permute(1, 2, 0, 3).reshape(groups, rows.shape[2], -1))
     apart = made.reshape(weight.shape[0], x.shape[0], height, width).permute(1, 0, 2, 3)

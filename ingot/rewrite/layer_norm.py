@@ -28,7 +28,7 @@ def _rewrite(node: Node) -> Node | None:
     if has_symbols(shape) or not all(w is None or constant_of(w) is not None for w in (weight, bias)):
         return None
     flat = call(node, aten.reshape.default, x, [*shape[: -len(sizes)], width])
-    made = _normalized(node, flat, width, *(_flat_constant(node, w) for w in (weight, bias)), eps)
+    made = _normalized(node, flat, width, _flat_constant(node, weight), _flat_constant(node, bias), eps)
     return call(node, aten.reshape.default, made, shape)
 
 

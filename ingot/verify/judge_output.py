@@ -52,15 +52,21 @@ def judge_output(name: str, given: Compared, min_sqnr_db: float) -> OutputCheck:
 def _without_mask_fills(given: Compared) -> Compared:
     if not given.reference[0].dtype.is_floating_point:
         return given
-    hide, rerun, noisy = hidden_fills(given.reference, given.quantized, given.artefact), given.rerun, given.noisy_reference
+    hide, rerun, noisy = (
+        hidden_fills(given.reference, given.quantized, given.artefact),
+        given.rerun,
+        given.noisy_reference,
+    )
     if hide is None:
         return given
-    return Compared(
-        *map(hide, (given.reference, given.quantized, given.artefact)),
-        given.origins,
-        hide(given.in_double),
-        None if rerun is None else lambda run: hide(rerun(run)),
-        None if noisy is None else lambda: hide(noisy()),
+    return replace(
+        given,
+        reference=hide(given.reference),
+        quantized=hide(given.quantized),
+        artefact=hide(given.artefact),
+        in_double=hide(given.in_double),
+        rerun=None if rerun is None else lambda run: hide(rerun(run)),
+        noisy_reference=None if noisy is None else lambda: hide(noisy()),
     )
 
 

@@ -1,4 +1,4 @@
-"""Mask fill values in an output (-1e9 in the place of a score) are left out of its SQNR: they would be all of its signal.
+"""Mask fill values in an output (-1e9 in the place of a score) are left out of its SQNR: they would be all its signal.
 
 A fill is one number, several times, by itself of another magnitude than all others. Where the artefact has another
 number there, nothing is left out.

@@ -102,7 +102,7 @@ def test_short_time_transform_and_back(draw: Draw) -> None:
     window = torch.hann_window(width) + 0.1
     lead, normalized = draw.choice(([], [2])), draw.random() < 0.5
     length = draw.choice((None, step * (frames - 1)))
-    options = {"n_fft": size, "hop_length": step, "win_length": width, "normalized": normalized}
+    options: Any = {"n_fft": size, "hop_length": step, "win_length": width, "normalized": normalized}
 
     def run(x: Tensor, gain: Tensor, w: Tensor) -> Tensor:
         z = torch.stft(x, window=w, return_complex=True, pad_mode="constant", **options)
