@@ -57,6 +57,23 @@ EMPTY_ROW[0, 0, 2] = False
 CASES = {
     "layer norm": ("layer-norm-as-matmul", lambda x, w, b: F.layer_norm(x, (4,), w, b), (X4,), (torch.randn(4), torch.randn(4))),
     "layer norm, plain": ("layer-norm-as-matmul", lambda x: F.layer_norm(x, (4,), eps=1e-3), (X3,), ()),
+    "layer norm over two dimensions": ("layer-norm-as-matmul", lambda x, w, b: F.layer_norm(x, (6, 4), w, b), (X3,), (torch.randn(6, 4), torch.randn(6, 4))),
+    "layer norm of whole images, plain": ("layer-norm-as-matmul", lambda x: F.layer_norm(x, (6, 5, 4), eps=1e-3), (X4,), ()),
+    "pairs picked": ("gather-as-matmul", lambda x: (x @ x.mT)[:, *torch.tril_indices(6, 6, -1)], (X3,), ()),
+    "pairs picked from the end": ("gather-as-matmul", lambda x: (x * 2)[:, [[0, -1], [5, 2]], [[1, 1], [-2, 0]]], (X3,), ()),
+    "learned exponent": ("constant-power", lambda x, p: x.abs().clamp(min=1e-6).pow(p) + (x * 2) ** p.round(), (X3,), (torch.tensor([2.6]),)),
+    "learned exponents": ("constant-power", lambda x, p: x.abs().clamp(min=1e-3).pow(p), (X3,), (torch.tensor([0.3, 1.7, 2.6, -0.4]),)),
+    "powers of a number": ("missing-power-as-products", lambda x: 2.0 ** (x * 2) + 0.3**x, (X3,), ()),
+    "a high power": ("missing-power-as-products", lambda x: (x * 0.9) ** 24, (X3,), ()),
+    "counted": ("booleans-as-float", lambda x: x * ((x > 0).sum(-1, keepdim=True) == 2) + (x < 1).sum(), (X3,), ()),
+    "a mask unless it is empty": ("booleans-as-float", lambda x: (lambda m: x.masked_fill(torch.where(m.all(-1, True), torch.zeros_like(m), m), 9.0))(x > 0), (X3,), ()),
+    "written at an index": ("index-put-as-where", lambda x, i: (x * 2).index_copy(1, i, x[:, :2]), (X3, torch.tensor([4, 1])), ()),
+    "the last token": ("gather-as-one-hot-product", lambda x, n: (x * 2)[torch.arange(2), n - 1] * 3, (X3, torch.tensor([6, 2])), ()),
+    "tokens by number": ("gather-as-one-hot-product", lambda x, i: (x * 2).index_select(1, i) + (x + 1)[:, i], (X3, torch.tensor([3, 0, -1, 3]).abs()), ()),
+    "tokens of each": ("gather-as-one-hot-product", lambda x, i: (x * 2).gather(1, i[:, :, None].expand(2, 3, 4)), (X3, torch.tensor([[3, 0, 1], [5, 5, 2]])), ()),
+    "the largest and its place": ("extremum-as-max-pool", lambda x: (lambda m: x * m.values[:, None] + m.indices[:, None])((x * 2).max(1)), (X3,), ()),
+    "the first of a ranking": ("extremum-as-max-pool", lambda x: (lambda m: (m.values * 2, m.indices))((x * 2).topk(1, 1, largest=False)), (X3,), ()),
+    "a template found": ("conv-with-computed-kernel-as-bmm", lambda x, y: F.conv2d(x, (y * 2)[:, :, 1:4, 1:3], padding=1), (X4, X4 + 1), ()),
     "slice assignment": ("slice-scatter-as-cat", scatter, (X3,), ()),
     "depth pooling": ("pool3d-as-2d", lambda x: F.avg_pool3d(x, (3, 1, 1), 1), (torch.randn(2, 1, 6, 5, 4),), ()),
     "conv3d": ("conv3d-as-conv2d", lambda x, w, b: F.conv3d(x, w, b, (2, 1, 1), 1, (2, 1, 1), 2), (X5,), (W5, torch.randn(6))),
@@ -195,7 +212,8 @@ def test_same_numbers(name: str) -> None:
 
 
 LEFT_ALONE = {
-    "layer norm over two dimensions": (lambda x: F.layer_norm(x, (6, 4)), (X3,)),
+    "whole and broken exponents": (lambda x: (x * 2) ** torch.tensor([2.0, 3.0, 0.5, 1.0]).sqrt().ceil(), (X3,)),
+    "an index that floats decide": (lambda x: (x * 2)[torch.arange(2), (x.mean((1, 2)) > 0).long()], (X3,)),
     "step in a slice assignment": (lambda x: torch.slice_scatter(torch.zeros(2, 6, 4), x[:, :3], 1, 0, 6, 2), (X3,)),
     "rsub with a factor": (lambda x: torch.rsub(x, 2, alpha=3), (X3,)),
     "average of what is inside": (lambda x: F.avg_pool2d(x, 3, 1, 1, count_include_pad=False), (X4,)),
