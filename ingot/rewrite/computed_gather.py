@@ -1,4 +1,5 @@
 """x.index_select(d, i), x[i], x[arange, i], gather(x, d, i) -> bmm(one-hot of i, x), for an index made of integers
+index_add(x, d, i, y), scatter_add(x, d, i, y) -> x + bmm(columns of the one-hot of i, y)
 
 The index is known before the first delegate: the position of the last token, lengths, tokens to be predicted. As a
 gather on the host it would be in the middle of the program. An index that floats decide stays a gather.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from dataclasses import replace as replace_record
 from typing import Any
 
 import torch
@@ -35,12 +37,13 @@ LARGEST = 1 << 20  # one-hot elements
 
 @dataclass(frozen=True)
 class _Pick:
-    """Rows of x, as batch x rows x rest: which ones, as batch x picks."""
+    """Rows of x, as batch x rows x rest: which ones, as batch x picks. `added`: to which of them rows are added."""
 
     x: Any
     index: Node
     dim: int
     by_batch: bool  # each entry of the dimensions before `dim` has indices of its own
+    added: Any = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,7 @@ class ComputedGather:
 
 def _rewrite(node: Node) -> Node | None:
     found = _pick(node) if is_float(node) and value_of(node).dtype == torch.float32 else None
-    if found is None or not _is_computed_float(found.x) or not _comes_from_integers(found.index):
+    if found is None or not _is_computed_float(found.added or found.x) or not _comes_from_integers(found.index):
         return None
     shape, picked = value_of(found.x).shape, value_of(found.index)
     many = picked.numel() * shape[found.dim]
@@ -72,6 +75,12 @@ def _rewrite(node: Node) -> Node | None:
     batch = lead if found.by_batch else 1
     hot = _one_hot(node, call(node, aten.reshape.default, found.index, [batch, -1, 1]), size)
     hot = hot if batch == lead else in_float(node, REASON, aten.expand.default, hot, [lead, -1, -1])
+    if found.added is not None:
+        rows = call(node, aten.reshape.default, found.added, [lead, -1, rest])
+        turned = in_float(node, REASON, aten.permute.default, hot, [0, 2, 1])
+        sums = in_float(node, REASON, aten.bmm.default, turned, rows)
+        flat = in_float(node, REASON, aten.reshape.default, sums, list(value_of(node).shape))
+        return in_float(node, REASON, aten.add.Tensor, flat, found.x)
     rows = call(node, aten.reshape.default, found.x, [lead, size, rest])
     made = in_float(node, REASON, aten.bmm.default, hot, rows)
     return in_float(node, REASON, aten.reshape.default, made, list(value_of(node).shape))
@@ -134,7 +143,21 @@ def _gathered(node: Node) -> _Pick | None:
     return _Pick(x, narrow, dim, True)
 
 
+def _index_added(node: Node) -> _Pick:
+    x, dim, index, added = _arguments(node)
+    return _Pick(x, index, dim % value_of(x).dim(), False, added)
+
+
+def _scatter_added(node: Node) -> _Pick | None:
+    """As gather, into places of x."""
+    _, _, index, added = _arguments(node)
+    found = _gathered(node) if value_of(index).shape == value_of(added).shape else None
+    return None if found is None else replace_record(found, added=added)
+
+
 _OPS = {
+    aten.index_add.default: _index_added,
+    aten.scatter_add.default: _scatter_added,
     aten.index_select.default: _selected,
     aten.index.Tensor: _indexed,
     aten.gather.default: _gathered,

@@ -22,6 +22,7 @@ from ingot.rewrite import (
     constant_powers,
     constant_products,
     cumulative_sum,
+    diagonal,
     distances,
     elu,
     expand,
@@ -36,6 +37,7 @@ from ingot.rewrite import (
     layer_norm,
     log_softmax,
     logarithms,
+    masked_assignment,
     matmul,
     mean,
     permute_chains,
@@ -92,7 +94,7 @@ _IN_FLOAT = tuple(
     replace(module.RULE, wanted=_extremum_outside if module is extrema else _outside)
     for module in (
         grid_sample, avg_pool_factors, instance_norm, group_norm, variance, windows, products, extrema, cumulative_sum,
-        activations, rounding, trigonometry, logarithms, powers,
+        activations, rounding, trigonometry, logarithms, powers, diagonal,
     )
 )  # fmt: skip
 _COVERED = frozenset(op for rule in _IN_FLOAT for op in rule.functions)
@@ -109,7 +111,7 @@ _EARLY = (
     pool1d, avg_pool, unbatched, constant_adds, constant_powers, slice_scatter, upsample_nearest, bilinear_resize,
     hardsigmoid, softplus, elu, gelu_tanh, computed_kernels,
 )  # fmt: skip
-_MASKED = (attention, index_put, computed_gather, boolean_masks, log_softmax, vector_norm)
+_MASKED = (attention, masked_assignment, index_put, computed_gather, boolean_masks, log_softmax, vector_norm)
 # Taken apart here, so that the number becomes a float constant.
 _NUMBERS = TorchDecompositions(
     has_whole_number_inside, scalar_operands.REVERSED, "whole-numbers-as-constants", required=False
