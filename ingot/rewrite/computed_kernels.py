@@ -1,7 +1,8 @@
 """conv2d(x, w) -> bmm(w, windows of x) and conv_transpose2d(x, w) -> windows added up of bmm(w, x), for a computed w
+linear(x, w, b) -> matmul(x, transposed w) + b
 
 Kernels made by the net itself: correlation of a template with an image, mixtures of experts, modulated kernels.
-Backends have convolutions with constant kernels only.
+Backends have convolutions and linears with constant kernels only.
 """
 
 from __future__ import annotations
@@ -24,8 +25,13 @@ ONE, NONE = (1,), (0,)
 
 def has_computed_kernel(node: Node) -> bool:
     axis = weight_axis(node)
-    conv = axis is not None and "conv" in str(node.target)
-    return conv and isinstance(node.args[1], Node) and constant_of(node.args[1]) is None
+    weighted = axis is not None and (node.target is aten.linear.default or "conv" in str(node.target))
+    return weighted and isinstance(node.args[1], Node) and constant_of(node.args[1]) is None
+
+
+def linear_as_matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    made = aten.matmul(x, weight.mT if weight.dim() > 1 else weight)
+    return made if bias is None else made + bias
 
 
 def conv2d_by_windows(
@@ -63,6 +69,8 @@ def conv_transpose2d_by_windows(
     if x.dim() != 4:
         raise Declined
     steps, pads, more, gaps = (_pair(v) for v in (stride, padding, output_padding, dilation))
+    if any(m >= s for m, s in zip(more, steps, strict=True)):
+        raise Declined  # a window more would fit into the result
     kernel = list(weight.shape[2:])
     sizes = [
         (n - 1) * s - 2 * p + d * (k - 1) + m + 1
@@ -86,6 +94,7 @@ def _count(size: int, kernel: int, step: int, pad: int, gap: int) -> int:
 RULE = Decomposition(
     "conv-with-computed-kernel-as-bmm",
     {
+        aten.linear.default: linear_as_matmul,
         aten.conv1d.default: conv1d_by_windows,
         aten.conv2d.default: conv2d_by_windows,
         aten.conv_transpose2d.input: conv_transpose2d_by_windows,

@@ -1,4 +1,4 @@
-"""x[mask] = value, index_put(x, [mask], value) -> where(mask, value, x), for one value for all or one for each channel"""
+"""x[mask] = value, index_put(x, [mask], value) -> where(mask, value, x), for one value or one for each channel"""
 
 from __future__ import annotations
 

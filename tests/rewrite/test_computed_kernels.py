@@ -35,7 +35,7 @@ def arguments(draw: random.Random, rank: int, transposed: bool) -> list[Any]:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.randoms(use_true_random=False), st.sampled_from(list(RULE.functions)))
+@given(st.randoms(use_true_random=False), st.sampled_from([op for op in RULE.functions if "conv" in str(op)]))
 def test_it_computes_what_the_convolution_computes(draw: random.Random, op: Any) -> None:
     torch.manual_seed(draw.randrange(1 << 30))
     given = arguments(draw, 1 if op is aten.conv1d.default else 2, "transpose" in str(op))
@@ -53,6 +53,7 @@ def test_experts_and_a_template_are_one_delegate() -> None:
         def __init__(self) -> None:
             super().__init__()
             self.experts, self.choice = nn.Parameter(torch.randn(2, 4, 3, 3, 3) / 5), nn.Linear(3, 2)
+            self.last = nn.Linear(4, 5)
 
         def features(self, x: Tensor) -> Tensor:
             weights = self.choice(x.mean((2, 3))).softmax(-1).reshape(2, 1, 1, 1, 1)
@@ -60,7 +61,9 @@ def test_experts_and_a_template_are_one_delegate() -> None:
 
         def forward(self, template: Tensor, x: Tensor) -> Tensor:
             kernel = self.features(template)
-            return F.conv2d(self.features(x), kernel.reshape(4, 1, *kernel.shape[2:]), groups=4)
+            found = F.conv2d(self.features(x), kernel.reshape(4, 1, *kernel.shape[2:]), groups=4)
+            made = self.last(kernel.mean((2, 3)))
+            return F.linear(found.flatten(2), kernel.reshape(4, 9)[:, :1].expand(4, found[0, 0].numel()), made[0, :4])
 
     torch.manual_seed(0)
     batches = [(torch.randn(1, 3, 8, 8), torch.randn(1, 3, 16, 16)) for _ in range(4)]

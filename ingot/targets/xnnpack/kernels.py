@@ -107,7 +107,7 @@ def _refused(node: Node, names: tuple[str, ...]) -> str | None:
     if names == ("convolution.default",) and spatial_dims(node) not in (1, 2):
         return "XNNPACK has 1-d and 2-d convolutions only"
     if has_computed_kernel(node):
-        return "XNNPACK's convolutions have constant kernels"
+        return "XNNPACK's convolutions and linears have constant weights"
     if names == ("prelu.default",) and value_of(node).dim() != 4:
         return "XNNPACK's passes make prelu channels-last, and only four dimensions can be"
     return _edge_form(node).refusal
