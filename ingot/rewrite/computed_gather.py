@@ -27,6 +27,7 @@ from ingot.core.fx import (
     value_name,
     value_of,
 )
+from ingot.rewrite.boolean_masks import stays_finite
 from ingot.rewrite.decomposition import canonicalize_again
 from ingot.rewrite.rule import in_float
 
@@ -67,6 +68,8 @@ def _rewrite(node: Node) -> Node | None:
     found = _pick(node) if is_float(node) and value_of(node).dtype == torch.float32 else None
     if found is None or not _is_computed_float(found.added or found.x) or not _comes_from_integers(found.index):
         return None
+    if not stays_finite(found.added or found.x):
+        return None  # zero times infinity is no zero
     shape, picked = value_of(found.x).shape, value_of(found.index)
     many = picked.numel() * shape[found.dim]
     if has_symbols([*shape, *picked.shape, *value_of(node).shape]) or not 0 < many <= LARGEST:

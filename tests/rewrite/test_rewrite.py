@@ -218,6 +218,10 @@ def test_same_numbers(name: str) -> None:
 
 LEFT_ALONE = {
     "whole and broken exponents": (lambda x: (x * 2) ** torch.tensor([2.0, 3.0, 0.5, 1.0]).sqrt().ceil(), (X3,)),
+    "rows beside infinite ones": (
+        lambda x, i: torch.where(x > 0, x * 2, -torch.inf)[torch.arange(2), i].exp(),
+        (X3, torch.tensor([3, 1])),
+    ),
     "an index that floats decide": (lambda x: (x * 2)[torch.arange(2), (x.mean((1, 2)) > 0).long()], (X3,)),
     "step in a slice assignment": (lambda x: torch.slice_scatter(torch.zeros(2, 6, 4), x[:, :3], 1, 0, 6, 2), (X3,)),
     "rsub with a factor": (lambda x: torch.rsub(x, 2, alpha=3), (X3,)),

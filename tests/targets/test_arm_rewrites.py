@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -38,10 +40,10 @@ def test_only_what_clamps_fuses_into_a_linear() -> None:
     """reshape(-1) leaves a vector as it is; taken for a clamp, it was erased, and the output had another shape."""
     graph = torch.fx.Graph()
     x = graph.placeholder("x")
-    clamps = {
+    clamps: dict[Any, Any] = {
         torch.ops.aten.relu.default: (), torch.ops.aten.hardtanh.default: (-1.0, 3.0), torch.ops.aten.clamp.default: (0.5,),
     }  # fmt: skip
-    others = {
+    others: dict[Any, Any] = {
         torch.ops.aten.reshape.default: ([-1],), torch.ops.aten.view.default: ([-1],), torch.ops.aten.clone.default: (),
         torch.ops.aten.squeeze.dim: (1,), torch.ops.aten.neg.default: (), torch.ops.aten.abs.default: (),
         torch.ops.aten.alias.default: (), torch.ops.aten.flatten.using_ints: (),
