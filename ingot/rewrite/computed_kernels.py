@@ -26,7 +26,20 @@ ONE, NONE = (1,), (0,)
 def has_computed_kernel(node: Node) -> bool:
     axis = weight_axis(node)
     weighted = axis is not None and (node.target is aten.linear.default or "conv" in str(node.target))
-    return weighted and isinstance(node.args[1], Node) and constant_of(node.args[1]) is None
+    return weighted and isinstance(node.args[1], Node) and not _made_of_constants(node.args[1])
+
+
+def _made_of_constants(weight: Node) -> bool:
+    """Also one that is dequantized."""
+    queue, seen = [weight], set[Node]()
+    while queue:
+        node = queue.pop()
+        if constant_of(node) is None and node not in seen:
+            if node.op != "call_function":
+                return False
+            seen.add(node)
+            queue += node.all_input_nodes
+    return True
 
 
 def linear_as_matmul(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

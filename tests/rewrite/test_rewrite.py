@@ -146,6 +146,7 @@ CASES = {
     "cubes and roots": ("power-as-products", lambda x: x**3 + (x.abs() + 1) ** 0.3 + x.erf(), (X3,), ()),
     "patches": ("gather-as-matmul", lambda x: F.unfold(x, 2), (X4,), ()),
     "overlapping windows": ("unfold-as-conv", lambda x: (x * 2).unfold(2, 3, 1).unfold(3, 2, 1), (X4,), ()),
+    "patches put back": ("unfold-as-conv", lambda x: F.fold(F.unfold(x, 2, stride=2).relu(), (4, 4), 2, stride=2), (X4[..., :4, :],), ()),
     "flipped": ("gather-as-matmul", lambda x: (x * 2).flip(1), (X4,), ()),
     "reflected": ("gather-as-matmul", lambda x: F.pad(x * 2, (200, 200), mode="reflect"), (torch.randn(1, 2, 1000),), ()),
     "mask looked up": ("booleans-as-float", lambda x, m: x * (m.bool()[torch.zeros(1, dtype=torch.long), torch.arange(4)] & (x[0] > 0)), (X3, torch.tensor([[1, 0, 1, 1]])), ()),
