@@ -50,7 +50,7 @@ def instructions(path: Path) -> dict[str, int]:
 
 def _has_integers(plan: Any, call: Any) -> bool:
     types = [getattr(plan.values[a].val, "scalar_type", None) for a in call.args]
-    return any(getattr(t, "name", "") in ("LONG", "INT", "BOOL") for t in types)
+    return any(getattr(t, "name", "") in ("LONG", "INT", "BOOL", "BYTE") for t in types)
 
 
 @torch.no_grad()

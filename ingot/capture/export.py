@@ -20,6 +20,7 @@ from torch.utils._sympy.numbers import int_oo
 from ingot.capture.canonicalize import composite_ops
 from ingot.capture.canonicalize.identities import views_as_reshapes
 from ingot.capture.canonicalize.passes import PassRecord, canonicalize
+from ingot.capture.constant_decisions import ConstantDecisions
 from ingot.capture.control_flow import has_control_flow, inline_control_flow
 from ingot.capture.device import on_cpu
 from ingot.capture.inputs import Batch, Call, Inputs, call_of, flat_inputs, in_layout_of
@@ -149,9 +150,7 @@ def _export(model: Any, inputs: Call, dynamic_shapes: Any) -> tuple[ExportedProg
     with _eval_mode(model), torch.no_grad(), callers_dtype():
         _try_eager(model, inputs)
         try:
-            with redirect_stderr(io.StringIO()):  # where torch prints the graph that it could not finish
-                args, kwargs = inputs
-                return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False), notes
+            return _exported(model, inputs, dynamic_shapes), notes
         except Exception as e:
             raise CaptureError(
                 "the model does not export",
@@ -159,6 +158,20 @@ def _export(model: Any, inputs: Call, dynamic_shapes: Any) -> tuple[ExportedProg
                 why=first_sentence(e),
                 hint="make that line free of data-dependent Python (if, .item(), numpy), or give dynamic_shapes",
             ) from e
+
+
+def _exported(model: torch.nn.Module, inputs: Call, dynamic_shapes: Any) -> ExportedProgram:
+    """By torch; where it refuses Python decisions, once more with those that depend on constants alone."""
+    args, kwargs = inputs
+    with redirect_stderr(io.StringIO()):  # where torch prints the graph that it could not finish
+        try:
+            return torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+        except Exception:
+            with ConstantDecisions(model) as decisions, suppress(Exception):
+                again = torch.export.export(model, args, kwargs, dynamic_shapes=dynamic_shapes, strict=False)
+                if decisions.decided and not decisions.wrote:
+                    return again
+            raise
 
 
 def _from_export(model: torch.nn.Module) -> bool:

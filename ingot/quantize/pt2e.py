@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -30,6 +31,7 @@ def quantize(module: GraphModule, plan: Plan, *, float_bias: bool) -> GraphModul
     work = copy_graph_module(module)
     _correct_biases(work, plan)
     plan = _round_biases(work, plan) if float_bias else _float32_biases(plan)
+    _one_attribute_per_quantized_constant(work, plan)
     constants = {n.name: t for n in work.graph.nodes if (t := constant_of(n)) is not None}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torchao warns about its own deprecations
@@ -96,6 +98,17 @@ def _correct_biases(module: GraphModule, plan: Plan) -> None:
         moved = fresh_name(module, f"{node.name}_shifted")
         module.register_buffer(moved, bias.detach() + torch.tensor(shift, dtype=bias.dtype))
         node.target = moved
+
+
+def _one_attribute_per_quantized_constant(module: GraphModule, plan: Plan) -> None:
+    """torchao folds a quantized constant and deletes its attribute, even if a float one of the same name remains."""
+    uses = Counter(n.target for n in module.graph.nodes if n.op == "get_attr")
+    for node in [n for n in module.graph.nodes if n.op == "get_attr" and uses[n.target] > 1]:
+        tensor, read = constant_of(node), (operands(u) for u in node.users)
+        points = [(u, i) for u, given in zip(node.users, read, strict=True) for i, n in enumerate(given) if n is node]
+        if tensor is not None and any(plan.qparams(u.name, i) is not None for u, i in points):
+            node.target = fresh_name(module, str(node.target))
+            module.register_buffer(node.target, tensor.detach())
 
 
 def _round_biases(module: GraphModule, plan: Plan) -> Plan:

@@ -1,7 +1,7 @@
 """Booleans, and integers that count or mark, as float values: 0.0 and 1.0 in the place of False and True.
 
-x > y -> clamp((x - y) * 1e38, 0, 1); a & b -> a * b; ~a -> 1 - a; any(a) -> amax(a); int(x) -> trunc(x); moves move the
-floats.
+x > y -> clamp((x - y) * 1e38, 0, 1); a & b -> a * b; ~a -> 1 - a; any(a) -> amax(a); sum(a) -> sum of the floats;
+where(c, a, b) -> c * a + (1 - c) * b; int(x) -> trunc(x); moves move the floats.
 
 It is exact: a difference of normal floats is at least 1e-38. Integers are compared with constants below 2^23 only: in
 float32 no other integer equals those.
@@ -106,6 +106,10 @@ def _maker(node: Node) -> _Maker | None:
         return _converted
     if name == "mul" and is_integer(node):
         return _multiplied
+    if name == "sum" and is_boolean(node.args[0]) and value_of(node.args[0]).numel() < _EXACT:  # type: ignore[arg-type]
+        return _counted
+    if name in ("where", "masked_fill") and is_boolean(node):
+        return _chosen
     return _moved if moves_elements(node) else None
 
 
@@ -214,6 +218,22 @@ def _multiplied(node: Node, at: Node) -> Node | None:
     """Masks as integers."""
     a, b = (number_as_float(v) for v in node.args)
     return None if a is None or b is None else in_float(at, REASON, aten.mul.Tensor, a, b)
+
+
+def _counted(node: Node, at: Node) -> Node | None:
+    """How many are true: exact, since there are fewer than 2^23."""
+    m = truth_as_float(node.args[0])
+    return None if m is None else in_float(at, REASON, aten.sum.dim_IntList, m, *_reduced(node))
+
+
+def _chosen(node: Node, at: Node) -> Node | None:
+    """Booleans by a boolean."""
+    condition, chosen, other = node.args if packet_name(node) == "where" else [node.args[k] for k in (1, 2, 0)]
+    c, a, b = (truth_as_float(v) if isinstance(v, Node) else float(bool(v)) for v in (condition, chosen, other))  # type: ignore[arg-type]
+    if None in (c, a, b):
+        return None
+    kept = in_float(at, REASON, aten.mul.Tensor, negated_truth(at, c), b)  # type: ignore[arg-type]
+    return in_float(at, REASON, aten.add.Tensor, in_float(at, REASON, aten.mul.Tensor, c, a), kept)
 
 
 def _both(node: Node, at: Node) -> Node | None:

@@ -73,7 +73,7 @@ def _counts(value: Any) -> bool:
 
 
 def _select(node: Node, condition: Any, chosen: Any, other: Any) -> Node | None:
-    if not all(_is_safe(v) for v in (chosen, other)):
+    if not all(stays_finite(v) for v in (chosen, other)):
         return None
     m = truth_as_float(condition)
     return None if m is None else _sum(node, _times(node, m, chosen), _times(node, negated_truth(node, m), other))
@@ -99,7 +99,7 @@ def _fill(value: Any) -> float | None:
     return max(min(float(tensor), -LOWEST), LOWEST)
 
 
-def _is_safe(value: Any) -> bool:
+def stays_finite(value: Any) -> bool:
     """Finite, as far as can be told: computed without ops that give infinities, back to the last op that is no map."""
     queue, seen = [value], set[Any]()
     while queue:

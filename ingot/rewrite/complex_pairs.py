@@ -14,16 +14,17 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.core.fx import calls, constant_of, replace, source_of, value_name, value_of
+from ingot.rewrite.complex_arithmetic import ARITHMETIC, Parts, turned
 from ingot.rewrite.complex_transforms import (
     Pair,
-    forward_transform,
-    inverse_real_transform,
-    short_time_transform,
+    real_inverse,
     spectral_constant,
     spectral_op,
+    transform_of,
     transformed,
 )
 from ingot.rewrite.decomposition import canonicalize_again, has_static_shapes
+from ingot.rewrite.short_time_transforms import inverse_short_time_transform, short_time_transform
 from ingot.rewrite.trial_moves import moves_by_trial
 
 aten = torch.ops.aten
@@ -88,8 +89,9 @@ _SINKS: dict[str, Callable[[Node, Node, Node], Node | None]] = {
     "view_as_real": _stacked,
     "real": lambda node, r, i: r,
     "imag": lambda node, r, i: i,
-    "_fft_c2r": inverse_real_transform,
-    "fft_irfft": inverse_real_transform,
+    "angle": lambda node, r, i: spectral_op(node, aten.atan2.default, i, r),
+    "istft": inverse_short_time_transform,
+    **dict.fromkeys(("_fft_c2r", "fft_irfft", "fft_irfft2", "fft_irfftn"), real_inverse),
 }
 
 
@@ -118,15 +120,23 @@ def _moved(node: Node) -> Pair | None:
     sources = node.all_input_nodes
     if len(sources) != 1 or not _is_complex(sources[0]) or not moves_by_trial(node, sources[0]):
         return None
-    pair = _pair(sources[0])
-    if pair is None:
+    return _by_part(node)
+
+
+def _by_part(node: Node) -> Pair | None:
+    """The op on all real parts, and on all imaginary ones."""
+    pairs = {n: _pair(n) for n in node.all_input_nodes if _is_complex(n)}
+    if None in pairs.values() or any(value_of(n).is_floating_point() for n in node.all_input_nodes):
         return None
-    r, i = (spectral_op(node, node.target, *torch.fx.map_arg(node.args, {sources[0]: x}.get)) for x in pair)
+    r, i = (
+        spectral_op(node, node.target, *torch.fx.map_arg(node.args, lambda n: pairs[n][k] if n in pairs else n))  # type: ignore[index]  # noqa: B023
+        for k in (0, 1)
+    )
     return r, i
 
 
 def _spectrum(node: Node) -> Pair | None:
-    found = forward_transform(node)
+    found = transform_of(node)
     if found is None:
         return None
     pair = _pair(found.x) if _is_complex(found.x) else (found.x, None)
@@ -142,37 +152,30 @@ def _from_real(node: Node) -> Pair | None:
     return r, i
 
 
-def _both_parts(node: Node) -> list[tuple[Any, Any]] | None:
-    """Real and imaginary part of each operand; None for that of a real one."""
-    found = [_pair(a) if _is_complex(a) else (a, None) for a in node.args[:2]]
-    return None if any(f is None for f in found) or node.kwargs else found  # type: ignore[return-value]
+def _parts(value: Any) -> Parts | None:
+    if isinstance(value, complex):
+        return value.real, value.imag
+    return _pair(value) if _is_complex(value) else (value, None)
 
 
-def _product(node: Node) -> Pair | None:
-    found = _both_parts(node)
-    if found is None:
+def _combined(node: Node) -> Pair | None:
+    """Sums, products and quotients."""
+    values: Any = node.args[1] if _name(node) == "einsum" else node.args
+    found = [_parts(a) for a in values]
+    if node.kwargs or len(found) != 2 or None in found:
         return None
-    (a, b), (c, d) = found if found[1][1] is not None else found[::-1]
-    if b is None:
-        return spectral_op(node, aten.mul.Tensor, c, a), spectral_op(node, aten.mul.Tensor, d, a)
-    ac, bd, ad, bc = (spectral_op(node, aten.mul.Tensor, x, y) for x, y in ((a, c), (b, d), (a, d), (b, c)))
-    return spectral_op(node, aten.sub.Tensor, ac, bd), spectral_op(node, aten.add.Tensor, ad, bc)
+    return ARITHMETIC[_name(node)](node, *found)  # type: ignore[arg-type]
 
 
-def _quotient(node: Node) -> Pair | None:
-    found = _both_parts(node)
-    if found is None or found[0][1] is None or found[1][1] is not None:
-        return None
-    (a, b), (c, _) = found
-    return spectral_op(node, aten.div.Tensor, a, c), spectral_op(node, aten.div.Tensor, b, c)
+def _exponential(node: Node) -> Pair | None:
+    """exp(r) (cos i + i sin i)"""
+    pair = _pair(node.args[0])
+    return None if pair is None else turned(node, spectral_op(node, aten.exp.default, pair[0]), pair[1])
 
 
-def _sum(node: Node) -> Pair | None:
-    found = _both_parts(node)
-    if found is None or any(part is None for _, part in found):
-        return None
-    (a, b), (c, d) = found
-    return spectral_op(node, node.target, a, c), spectral_op(node, node.target, b, d)
+def _polar(node: Node) -> Pair | None:
+    size, angle = node.args
+    return turned(node, size, angle) if isinstance(size, Node) and isinstance(angle, Node) else None
 
 
 def _conjugate(node: Node) -> Pair | None:
@@ -187,12 +190,14 @@ def _composed(node: Node) -> Pair | None:
 
 _MAKERS: dict[str, Callable[[Node], Pair | None]] = {
     "stft": short_time_transform,
-    **dict.fromkeys(("fft_fft", "fft_fftn", "fft_rfft", "_fft_r2c", "_fft_c2c"), _spectrum),
+    **dict.fromkeys(("_fft_r2c", "_fft_c2c"), _spectrum),
+    **dict.fromkeys((f"fft_{way}fft{n}" for way in ("", "i", "r") for n in ("", "2", "n")), _spectrum),
     "view_as_complex": _from_real,
     "complex": _composed,
-    "mul": _product,
-    "div": _quotient,
-    **dict.fromkeys(("add", "sub"), _sum),
+    "polar": _polar,
+    "exp": _exponential,
+    **dict.fromkeys(ARITHMETIC, _combined),
+    **dict.fromkeys(("cat", "stack", "slice_scatter", "select_scatter", "sum", "mean", "neg"), _by_part),
     **dict.fromkeys(("conj", "_conj"), _conjugate),
 }
 

@@ -6,6 +6,7 @@ becomes slices, and only the rest of it products: a reflection pad is cat([produ
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -66,8 +67,10 @@ def gathered(module: GraphModule, node: Node) -> Node | None:
 def _gathered_from_grid(module: GraphModule, node: Node) -> Node | None:
     """x[:, rows, columns] whose indices vary along axes of their own: first the rows, then the columns."""
     grid = index_grid(node)
-    if grid is None or not is_float(node) or has_symbols(value_of(node).shape):
+    if not is_float(node) or has_symbols([*value_of(node).shape, *value_of(node.args[0]).shape]):  # type: ignore[arg-type]
         return None
+    if grid is None:
+        return _gathered_by_pair(module, node)
     x: Any = node.args[0]
     for axis in grid:
         x = None if x is None else _selected(module, node, x, axis.dim, axis.index)
@@ -79,6 +82,35 @@ def _gathered_from_grid(module: GraphModule, node: Node) -> Node | None:
     inner = [first + places.index(p) for p in sorted(places)]
     order = [*range(first), *inner, *range(first + len(sizes), value_of(apart).dim())]
     return call(node, aten.reshape.default, _permuted(node, apart, order), list(value_of(node).shape))
+
+
+def _gathered_by_pair(module: GraphModule, node: Node) -> Node | None:
+    """x[:, rows, columns] whose indices vary together, as in a triangle: one axis of pairs."""
+    x: Any = node.args[0]
+    given = _neighbours(node)
+    if given is None:
+        return None
+    first, shape = given[0][0], list(value_of(x).shape)
+    sizes = shape[first : first + len(given)]
+    at = torch.broadcast_tensors(*(t % n for (_, t), n in zip(given, sizes, strict=True)))
+    index = torch.stack([t.reshape(-1) for t in at]).mul(torch.tensor(_steps(sizes))[:, None]).sum(0).tolist()
+    flat = call(node, aten.reshape.default, x, [*shape[:first], math.prod(sizes), *shape[first + len(given) :]])
+    made = _selected(module, node, flat, first, index) if index else None
+    return None if made is None else call(node, aten.reshape.default, made, list(value_of(node).shape))
+
+
+def _steps(sizes: list[int]) -> list[int]:
+    return [math.prod(sizes[k + 1 :]) for k in range(len(sizes))]
+
+
+def _neighbours(node: Node) -> list[tuple[int, torch.Tensor]] | None:
+    """Constant integer indices of neighbouring dimensions."""
+    indices: Any = node.args[1]
+    given = [(d, constant_of(i)) for d, i in enumerate(indices) if i is not None]
+    dims = [d for d, _ in given]
+    if any(t is None or t.dtype == torch.bool for _, t in given) or dims != list(range(dims[0], dims[0] + len(dims))):
+        return None
+    return [(d, t) for d, t in given if t is not None]
 
 
 @dataclass(frozen=True)
@@ -93,13 +125,11 @@ class _Axis:
 
 def index_grid(node: Node) -> list[_Axis] | None:
     """The indices of neighbouring dimensions, if no axis of the result belongs to two of them."""
-    size, indices = value_of(node.args[0]).shape, node.args[1]  # type: ignore[arg-type]
-    given = [(d, constant_of(i)) for d, i in enumerate(indices) if i is not None]  # type: ignore[arg-type,union-attr]
-    dims = [d for d, _ in given]
-    if any(t is None or t.dtype == torch.bool for _, t in given) or dims != list(range(dims[0], dims[0] + len(dims))):
+    size, given = value_of(node.args[0]).shape, _neighbours(node)  # type: ignore[arg-type]
+    if given is None:
         return None
-    rank = max(t.dim() for _, t in given if t is not None)
-    axes = [_axis(d, t.reshape([1] * (rank - t.dim()) + list(t.shape)), size[d]) for d, t in given if t is not None]
+    rank = max(t.dim() for _, t in given)
+    axes = [_axis(d, t.reshape([1] * (rank - t.dim()) + list(t.shape)), size[d]) for d, t in given]
     places = [p for a in axes for p in a.places]
     return axes if len(places) == len(set(places)) else None
 

@@ -1,4 +1,5 @@
 """amax(x, dims), max(x, dim).values -> max_pool2d over x as [1, others, dims, 1]; amin(x) -> -amax(-x)
+max(x, dim).indices, topk(x, 1).indices -> argmax(x, dim), so that an index on the host does not split the values
 max_pool2d with steps over elements -> every s-th of max_pool2d; max_pool2d_with_indices, indices unread -> max_pool2d
 """
 
@@ -32,12 +33,18 @@ def amin_by_pooling(x: Tensor, dims: Dims = (), keepdim: bool = False) -> Tensor
     return -amax_by_pooling(-x, dims, keepdim)
 
 
-def max_values(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, None]:
-    return amax_by_pooling(x, [dim], keepdim), None
+def max_of_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    return amax_by_pooling(x, [dim], keepdim), aten.argmax(x, dim, keepdim)
 
 
-def min_values(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, None]:
-    return amin_by_pooling(x, [dim], keepdim), None
+def min_of_dim(x: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    return amin_by_pooling(x, [dim], keepdim), aten.argmin(x, dim, keepdim)
+
+
+def topk_of_one(x: Tensor, k: int, dim: int = -1, largest: bool = True, ordered: bool = True) -> tuple[Tensor, Tensor]:
+    if k != 1:
+        raise Declined
+    return (max_of_dim if largest else min_of_dim)(x, dim, True)
 
 
 def max_pool(
@@ -85,7 +92,8 @@ RULE = Decomposition(
         aten.min.default: amin_by_pooling,
         aten.max_pool2d.default: max_pool,
         aten.max_pool2d_with_indices.default: max_pool_values,
-        aten.max.dim: max_values,
-        aten.min.dim: min_values,
+        aten.max.dim: max_of_dim,
+        aten.min.dim: min_of_dim,
+        aten.topk.default: topk_of_one,
     },
 )

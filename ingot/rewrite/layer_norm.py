@@ -1,13 +1,17 @@
-"""layer_norm(x, [d], w, b) -> c = x - linear(x, 1/d); c * rsqrt(linear(c * c, 1/d, eps)) * w + b"""
+"""layer_norm(x, [d], w, b) -> c = x - linear(x, 1/d); c * rsqrt(linear(c * c, 1/d, eps)) * w + b
+
+Over several dimensions: the same with these reshaped to one.
+"""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch.fx import Node
 
-from ingot.core.fx import same_constant, value_of
+from ingot.core.fx import add_constant, call, constant_of, has_symbols, same_constant, value_of
 from ingot.rewrite.rule import Rule, in_float
 
 aten = torch.ops.aten
@@ -15,9 +19,25 @@ REASON = "part of a norm: its statistics need float"
 
 
 def _rewrite(node: Node) -> Node | None:
-    if node.target is not aten.layer_norm.default or len(node.args[1]) != 1:  # type: ignore[arg-type]
+    if node.target is not aten.layer_norm.default:
         return None
-    x, (width,), weight, bias, eps = _arguments(node)
+    x, sizes, weight, bias, eps = _arguments(node)
+    if len(sizes) == 1:
+        return _normalized(node, x, sizes[0], weight, bias, eps)
+    shape, width = list(value_of(x).shape), math.prod(sizes)
+    if has_symbols(shape) or not all(w is None or constant_of(w) is not None for w in (weight, bias)):
+        return None
+    flat = call(node, aten.reshape.default, x, [*shape[: -len(sizes)], width])
+    made = _normalized(node, flat, width, _flat_constant(node, weight), _flat_constant(node, bias), eps)
+    return call(node, aten.reshape.default, made, shape)
+
+
+def _flat_constant(node: Node, given: Any) -> Node | None:
+    values = None if given is None else constant_of(given)
+    return None if values is None else add_constant(_module(node), values.reshape(-1), f"{given.name}_flat", node)
+
+
+def _normalized(node: Node, x: Node, width: int, weight: Any, bias: Any, eps: float) -> Node:
     centred = in_float(node, REASON, aten.sub.Tensor, x, mean_over_last(node, x, width))
     square = in_float(node, REASON, aten.mul.Tensor, centred, centred)
     variance = mean_over_last(node, square, width, eps)

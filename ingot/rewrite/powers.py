@@ -1,9 +1,13 @@
 """pow(x, n) -> products of x for whole n; sqrt, rsqrt and their powers for halves; exp(n * log(x)) otherwise
 
+pow(n, x) -> exp(x * log(n)) for positive n
+
 erf(x) -> sign(x) * (1 - (polynomial in t = 1 / (1 + p |x|)) * exp(-x * x)), Abramowitz and Stegun 7.1.26: error 1.5e-7
 """
 
 from __future__ import annotations
+
+import math
 
 import torch
 from torch import Tensor
@@ -11,7 +15,7 @@ from torch import Tensor
 from ingot.rewrite.decomposition import Declined, Decomposition
 
 aten = torch.ops.aten
-_MAX_PRODUCTS = 16
+_LARGEST = 1024  # whole power that is a product: ten squarings
 _ERF = (1.061405429, -1.453152027, 1.421413741, -0.284496736, 0.254829592)
 _ERF_P = 0.3275911
 _LARGE = 1e30  # times any float above 1e-30 is beyond 1
@@ -20,8 +24,10 @@ _LARGE = 1e30  # times any float above 1e-30 is beyond 1
 def power(x: Tensor, exponent: float) -> Tensor:
     if not x.is_floating_point():
         raise Declined
-    twice = 2 * exponent
-    if abs(exponent) > _MAX_PRODUCTS or twice != int(twice):
+    twice, large = 2 * exponent, abs(exponent) > _LARGEST
+    if large and exponent == int(exponent):
+        raise Declined  # negative numbers have whole powers, and no logarithm
+    if large or twice != int(twice):
         return aten.exp(aten.log(x) * float(exponent))  # of zero exp(-inf), of negative numbers NaN: as pow
     size = abs(exponent)
     root = aten.sqrt(x) if twice % 2 else None
@@ -30,6 +36,12 @@ def power(x: Tensor, exponent: float) -> Tensor:
     if made is None:
         return aten.ones_like(x)
     return made if exponent > 0 else reciprocal(made)
+
+
+def power_of_number(number: float, exponent: Tensor) -> Tensor:
+    if not exponent.is_floating_point() or not number > 0:
+        raise Declined
+    return aten.exp(exponent * math.log(number))
 
 
 def reciprocal(x: Tensor) -> Tensor:
@@ -54,6 +66,11 @@ def erf(x: Tensor) -> Tensor:
 
 RULE = Decomposition(
     "power-as-products",
-    {aten.pow.Tensor_Scalar: power, aten.reciprocal.default: reciprocal, aten.erf.default: erf},
+    {
+        aten.pow.Tensor_Scalar: power,
+        aten.pow.Scalar: power_of_number,
+        aten.reciprocal.default: reciprocal,
+        aten.erf.default: erf,
+    },
     "part of a power or an error function: it needs float",
 )

@@ -1,4 +1,7 @@
-"""add(x, 2.0), mul(x, 2.0) … -> the same op with a constant tensor, which can be quantized; rsub(x, 1) -> sub(1, x)"""
+"""add(x, 2.0), mul(x, 2.0) … -> the same op with a constant tensor, which can be quantized; rsub(x, 1) -> sub(1, x)
+
+Also the overloads for numbers: mul.Scalar -> mul.Tensor.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ from ingot.core.fx import add_constant, call, is_float, value_of
 from ingot.rewrite.rule import Rule
 
 aten = torch.ops.aten
+_OF_NUMBERS = {getattr(aten, n).Scalar: getattr(aten, n).Tensor for n in ("add", "sub", "mul", "div")}
 REVERSED = frozenset({aten.rsub.Scalar, aten.rsub.Tensor})
 
 
@@ -18,6 +22,8 @@ def _rewrite(node: Node) -> Node | None:
     """A number cannot be quantized; a whole number is lowered as an integer tensor, which splits the delegate."""
     if node.target in REVERSED:
         return _in_order(node)
+    if node.target in _OF_NUMBERS and not node.kwargs and len(node.args) == 2 and is_float(node):
+        return call(node, _OF_NUMBERS[node.target], node.args[0], _as_constant(node, node.args[1]))
     at = _scalar_in_place_of_tensor(node)
     if at is None or not is_float(node) or node.kwargs:
         return None

@@ -13,8 +13,8 @@ from ingot.core.fx import constant_of, value_of
 
 def moves_by_trial(node: Node, source: Node) -> bool:
     """Each output element is an element of `source`, at a place that does not depend on the values."""
-    if node.kwargs or not isinstance(value_of(node), torch.Tensor):
-        return False
+    if node.kwargs or not all(isinstance(value_of(n), torch.Tensor) for n in (node, source)):
+        return False  # an item of a tuple
     numbered = torch.arange(value_of(source).numel(), dtype=torch.float64).reshape(tuple(value_of(source).shape))
     try:
         first, second = (_run(node, source, x) for x in (numbered, -3.5 - numbered))

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from ingot.capture.element_origin import Origin
 from ingot.core.artefact import OutputCheck, SliceCheck
+from ingot.verify.chance import count_chance
 from ingot.verify.integer_outputs import RUNS, Rerun, integer_mismatch
 from ingot.verify.judge_slices import SIGNIFICANT, Suspect, suspects
+from ingot.verify.mask_fills import hidden_fills
 from ingot.verify.metrics import EXACT_DB, FLOAT_MARGIN, as_double, float_rounding, measure, power_ratio_db
 from ingot.verify.slices import Differences, Slices, View, slice_sums, summed, views, with_noisy_runs
 
@@ -33,6 +35,7 @@ class Compared:
 
 def judge_output(name: str, given: Compared, min_sqnr_db: float) -> OutputCheck:
     """Compare the artefact with the float model and with its quantized graph."""
+    given = _without_mask_fills(given)
     to_float, to_graph = measure(given.reference, given.artefact), measure(given.quantized, given.artefact)
     check = OutputCheck(name, to_float.sqnr_db, to_float.max_abs_error, to_float.sqnr_db, to_graph.sqnr_db)
     defect = to_float.defect or _dtype_defect(given)
@@ -41,8 +44,37 @@ def judge_output(name: str, given: Compared, min_sqnr_db: float) -> OutputCheck:
         return replace(check, problem=defect, disagrees=ours)
     if not given.reference[0].dtype.is_floating_point and not given.reference[0].is_complex():
         mismatch = integer_mismatch(given.quantized, given.artefact, given.rerun)
-        return replace(check, problem=mismatch or _far(check.sqnr_db, min_sqnr_db), disagrees=mismatch is not None)
+        far = _far(check.sqnr_db, min_sqnr_db) if _too_many_differ(given, min_sqnr_db) else None
+        return replace(check, problem=mismatch or far, disagrees=mismatch is not None)
     return _judge_numbers(check, given, min_sqnr_db)
+
+
+def _without_mask_fills(given: Compared) -> Compared:
+    if not given.reference[0].dtype.is_floating_point:
+        return given
+    hide, rerun, noisy = (
+        hidden_fills(given.reference, given.quantized, given.artefact),
+        given.rerun,
+        given.noisy_reference,
+    )
+    if hide is None:
+        return given
+    return replace(
+        given,
+        reference=hide(given.reference),
+        quantized=hide(given.quantized),
+        artefact=hide(given.artefact),
+        in_double=hide(given.in_double),
+        rerun=None if rerun is None else lambda run: hide(rerun(run)),
+        noisy_reference=None if noisy is None else lambda: hide(noisy()),
+    )
+
+
+def _too_many_differ(given: Compared, min_sqnr_db: float) -> bool:
+    """Of integers: more than the threshold's share, and by more than chance: one of six says little."""
+    each = list(zip(given.reference, given.artefact, strict=True))
+    wrong, of = sum(int((w != g).sum()) for w, g in each), sum(w.numel() for w, _ in each)
+    return count_chance(wrong, of, 10 ** (-min_sqnr_db / 10)) < DOUBTFUL
 
 
 def disagreement_with_graph(given: Compared) -> str | None:

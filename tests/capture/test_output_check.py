@@ -28,6 +28,14 @@ class Amplifier(nn.Module):
         return x
 
 
+class Masked(Amplifier):
+    """Scores behind a mask of the lowest float, which rounds to -inf."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = torch.arange(len(x)) % 7 == 0
+        return super().forward(x.masked_fill(hidden, torch.finfo(x.dtype).min).softmax(0) * len(x))
+
+
 def graph_of(net: nn.Module, x: torch.Tensor) -> GraphModule:
     return torch.export.export(net.eval(), (x,)).module(check_guards=False)
 
@@ -52,6 +60,13 @@ def wrong(module: GraphModule, relative: float) -> GraphModule:
     node.args = (node.args[0], node.args[1] * (1 + relative))
     changed.recompile()
     return changed
+
+
+def test_the_lowest_float_is_no_noise() -> None:
+    """Rounded up it would be infinite, and the noise of the program no number."""
+    x = torch.randn(64, generator=torch.Generator().manual_seed(0))
+    module = graph_of(Masked(8, 5.0), x)
+    expected_outputs(module, (x,)).check("other rounding", run_outputs(equivalent(module), (x,)))
 
 
 @settings(deadline=None, max_examples=40)

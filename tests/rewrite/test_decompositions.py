@@ -228,7 +228,7 @@ def an_instance_norm(draw: random.Random) -> Any:
 def a_power(draw: random.Random) -> Any:
     """Whole powers of any number, others of positive ones."""
     if draw.random() < 0.5:
-        return (noise(draw, 3, 4), draw.choice((0, 1, 3, 4, 7, 2.0, -1, -2))), {}
+        return (noise(draw, 3, 4), draw.choice((0, 1, 3, 4, 7, 2.0, -1, -2, 18))), {}
     return (noise(draw, 3, 4).abs() + 0.1, draw.choice((0.5, -0.5, 1.5, 2.5, 0.3, -1.7, 20))), {}
 
 
@@ -353,6 +353,10 @@ DRAW: dict[Any, Any] = {
     aten._cdist_forward.default: lambda draw: a_distance(draw, None, 2),
     aten.instance_norm.default: an_instance_norm,
     aten.pow.Tensor_Scalar: a_power,
+    aten.pow.Scalar: lambda draw: ((draw.choice((2.0, 0.3, 2, 10.0, 0.0)), noise(draw, 3, 4)), {}),
+    aten.topk.default: lambda draw: (
+        (distinct(draw, 3, 5, 2), draw.choice((1, 1, 1, 2)), draw.randint(-3, 2), draw.random() < 0.5), {}
+    ),
     aten.erf.default: lambda draw: ((noise(draw, 3, 4) * 3,), {}),
     **dict.fromkeys(ON_HALVES, halves),
     **dict.fromkeys(ON_ALL_NUMBERS, a_number),

@@ -317,6 +317,36 @@ def test_measure_of_integers_is_the_share_that_differs() -> None:
     assert measure([want], [want]).sqnr_db == 200.0
 
 
+@pytest.mark.parametrize(("wrong", "of", "passes"), [(1, 6, True), (2, 8, True), (5, 6, False), (120, 600, False)])
+def test_few_integers_that_differ_say_little(wrong: int, of: int, passes: bool) -> None:
+    """Class numbers of six images, one of which flips: more than a tenth, and no more than chance."""
+    want = torch.arange(of).view(of, 1)
+    got = torch.where(want < wrong, want + 1, want)
+    check = judge_output("y", Compared(list(want), list(got), list(got)), 10.0)
+    assert (check.problem is None) is passes
+
+
+@pytest.mark.parametrize("fill", [-1e9, torch.finfo(torch.float32).min, 65504.0])
+@pytest.mark.parametrize("noise", [0.01, 3.0])
+def test_mask_fills_are_no_signal(fill: float, noise: float) -> None:
+    """Without them scores that are lost would have the SQNR of the fill."""
+    float_ = normal(4, 1, 8, 16)
+    masked = torch.zeros(4, 1, 8, 16, dtype=torch.bool)
+    masked[..., 11:] = True
+    graph = (float_ + noise * normal(4, 1, 8, 16, seed=1)).masked_fill(masked, fill)
+    check = judged(float_.masked_fill(masked, fill), graph, graph)
+    assert check.sqnr_db == pytest.approx(-20 * math.log10(noise), abs=1.5)
+    assert (check.problem is None) is (noise < 1)
+
+
+def test_a_fill_that_is_lost_is_no_fill() -> None:
+    float_ = normal(4, 1, 8, 16)
+    float_[..., 11:] = -1e9
+    lost = float_.clone()
+    lost[0, 0, 0, 12] = 0.0
+    assert judged(float_, float_, lost).problem is not None
+
+
 def test_units_are_those_of_the_noise() -> None:
     float_ = normal(2, 1, 3, 5)
     differences, db = in_noise_units(compared(float_, float_ + 0.1, float_ + 0.3))

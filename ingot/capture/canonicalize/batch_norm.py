@@ -1,4 +1,7 @@
-"""batch_norm(conv(x, w, b)) -> conv(x, w', b'), exactly; also for grouped and transposed convolutions and linear."""
+"""batch_norm(conv(x, w, b)) -> conv(x, w', b'), exactly; also for grouped and transposed convolutions and linear.
+
+batch_norm(x, w, b, m, v) -> (x - m) * rsqrt(v + eps) * w + b where the net computes its statistics or factors
+"""
 
 from __future__ import annotations
 
@@ -25,8 +28,10 @@ def fold_batch_norm(module: GraphModule) -> int:
 
 
 def _fold(module: GraphModule, norm: Node) -> bool:
-    if not _only_first_output(norm) or any(constant_of(n) is None for n in norm.all_input_nodes[1:]):
+    if not _only_first_output(norm):
         return False
+    if any(isinstance(a, Node) and constant_of(a) is None for a in norm.args[1:5]):
+        return _put_in_place(norm, _as_arithmetic(norm))
     scale, shift = _affine(norm)
     before: Any = norm.args[0]
     if _can_fold_into(before) and len(before.users) == 1:
@@ -36,11 +41,25 @@ def _fold(module: GraphModule, norm: Node) -> bool:
         new = _as_depthwise_conv(module, norm, scale, shift)
         if new is None:
             return False
+    return _put_in_place(norm, new)
+
+
+def _put_in_place(norm: Node, new: Node) -> bool:
     for item in list(norm.users):
         item.replace_all_uses_with(new)
         norm.graph.erase_node(item)
     norm.graph.erase_node(norm)
     return True
+
+
+def _as_arithmetic(norm: Node) -> Node:
+    x: Any = norm.args[0]
+    shape = [1, -1, *[1] * (value_of(x).dim() - 2)]
+    weight, bias, mean, var = (a if a is None else call(norm, aten.reshape.default, a, shape) for a in norm.args[1:5])
+    scale = call(norm, aten.rsqrt.default, call(norm, aten.add.Tensor, var, norm.args[6]))
+    made = call(norm, aten.mul.Tensor, call(norm, aten.sub.Tensor, x, mean), scale)
+    made = made if weight is None else call(norm, aten.mul.Tensor, made, weight)
+    return made if bias is None else call(norm, aten.add.Tensor, made, bias)
 
 
 def _only_first_output(norm: Node) -> bool:

@@ -12,6 +12,8 @@ from torch.fx import Graph, Node
 from ingot.capture.op_semantics import Kind, effect_of
 
 Decomposition = Callable[..., Any]
+# A fold whose windows do not overlap moves its elements; torch decomposes it into sums at computed places.
+ADDED_UP = (torch.ops.aten.col2im.default,)
 
 
 def decompositions(graph: Graph) -> dict[Any, Decomposition]:
@@ -41,7 +43,7 @@ def _scales_product(node: Node) -> bool:
 
 def _only_moves(node: Node) -> bool:
     """t, swapaxes, split, unbind, stack, roll …: decomposed into the core ATen movement ops, one form each."""
-    return effect_of(node).kind is Kind.MOVES
+    return node.target not in ADDED_UP and effect_of(node).kind is Kind.MOVES
 
 
 def _mutates(op: Any) -> bool:

@@ -9,7 +9,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.capture.op_semantics import Kind, effect_of
 from ingot.capture.op_semantics.weighted_ops import is_random
-from ingot.core.fx import add_constant, calls, constant_of, get_attribute, has_symbols, value_of
+from ingot.core.fx import add_constant, calls, constant_of, get_attribute, has_symbols, is_float, value_of
 
 # Larger results are folded if they are no larger than their operands: a transposed table, not an expanded mask.
 MAX_ELEMENTS = 1 << 24
@@ -54,9 +54,17 @@ def _ignores_operands(node: Node) -> bool:
     if len(node.all_input_nodes) != 1:  # only ops with one operand can qualify; do not probe others
         return False
     shape = getattr(value_of(node.all_input_nodes[0]), "shape", ("?",))
-    if has_symbols(shape) or effect_of(node, constant_of).kind is not Kind.CREATES:
+    if has_symbols(shape) or not _creates(node):
         return False
     return all(torch.equal(_on_values(node, size), _on_values(node, 0.0)) for size in MAGNITUDES)
+
+
+def _creates(node: Node) -> bool:
+    """By experiment; where the result is no float, by torch's names of factories: no experiment finds a comparison."""
+    if is_float(node):
+        return effect_of(node, constant_of).kind is Kind.CREATES
+    name = getattr(getattr(node.target, "overloadpacket", None), "__name__", "")
+    return name in ("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full")
 
 
 def _on_values(node: Node, size: float) -> torch.Tensor:

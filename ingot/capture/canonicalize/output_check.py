@@ -99,7 +99,8 @@ class _RoundedAtRandom(Interpreter):
             return value
         half = torch.finfo(value.dtype).eps / 2
         error = torch.rand(value.shape, generator=self.generator).mul_(2 * half).sub_(half)
-        return torch.addcmul(value, value, error.to(value.dtype))
+        made = torch.addcmul(value, value, error.to(value.dtype))
+        return torch.where(torch.isfinite(made), made, value)  # the lowest float, as masks have it, has no next one
 
 
 def _run_and_restore(interpreter: Interpreter, module: GraphModule, inputs: Inputs) -> Any:

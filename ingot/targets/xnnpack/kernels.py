@@ -13,6 +13,7 @@ from ingot.capture.op_semantics.weighted_ops import groups_of, weight_axis
 from ingot.core.fx import constant_of, has_symbols, value_of
 from ingot.core.shape_cache import ShapeCache
 from ingot.core.symbolic_sizes import same_shape
+from ingot.rewrite.computed_kernels import has_computed_kernel
 from ingot.targets.base import DYNAMIC, Ability, Kernels
 from ingot.targets.edge_ops import decomposed_nodes, decomposition_key
 from ingot.targets.host_kernels import runs_on_host, spatial_dims
@@ -105,6 +106,8 @@ def _refused(node: Node, names: tuple[str, ...]) -> str | None:
     """Constraints of the partitioner, in every precision."""
     if names == ("convolution.default",) and spatial_dims(node) not in (1, 2):
         return "XNNPACK has 1-d and 2-d convolutions only"
+    if has_computed_kernel(node):
+        return "XNNPACK's convolutions and linears have constant weights"
     if names == ("prelu.default",) and value_of(node).dim() != 4:
         return "XNNPACK's passes make prelu channels-last, and only four dimensions can be"
     return _edge_form(node).refusal

@@ -16,9 +16,13 @@ from ingot.rewrite import (
     bilinear_resize,
     boolean_masks,
     complex_pairs,
+    computed_gather,
+    computed_kernels,
     constant_adds,
+    constant_powers,
     constant_products,
     cumulative_sum,
+    diagonal,
     distances,
     elu,
     expand,
@@ -28,10 +32,12 @@ from ingot.rewrite import (
     grid_sample,
     group_norm,
     hardsigmoid,
+    index_put,
     instance_norm,
     layer_norm,
     log_softmax,
     logarithms,
+    masked_assignment,
     matmul,
     mean,
     permute_chains,
@@ -80,7 +86,7 @@ def _parts_outside(node: Node) -> Graph | None:
 
 def _extremum_outside(node: Node) -> bool:
     """The partitioner takes a max over any axis, its kernel over rows and columns of images only."""
-    return _outside(node) or node.target is torch.ops.aten.max.dim
+    return _outside(node) or node.target in (torch.ops.aten.max.dim, torch.ops.aten.min.dim)
 
 
 # What XNNPACK lacks in this form, and has in another.
@@ -88,7 +94,7 @@ _IN_FLOAT = tuple(
     replace(module.RULE, wanted=_extremum_outside if module is extrema else _outside)
     for module in (
         grid_sample, avg_pool_factors, instance_norm, group_norm, variance, windows, products, extrema, cumulative_sum,
-        activations, rounding, trigonometry, logarithms, powers,
+        activations, rounding, trigonometry, logarithms, powers, diagonal,
     )
 )  # fmt: skip
 _COVERED = frozenset(op for rule in _IN_FLOAT for op in rule.functions)
@@ -102,10 +108,10 @@ def _left_to_torch(node: Node) -> bool:
 # First: they leave their result in canonical form.
 _MISSING = rules_for_missing_ops(_runs_nowhere, _left_to_torch, {adaptive_pool: _outside, distances: _outside})
 _EARLY = (
-    pool1d, avg_pool, unbatched, constant_adds, slice_scatter, upsample_nearest, bilinear_resize,
-    hardsigmoid, softplus, elu, gelu_tanh,
+    pool1d, avg_pool, unbatched, constant_adds, constant_powers, slice_scatter, upsample_nearest, bilinear_resize,
+    hardsigmoid, softplus, elu, gelu_tanh, computed_kernels,
 )  # fmt: skip
-_MASKED = (attention, boolean_masks, log_softmax, vector_norm)
+_MASKED = (attention, masked_assignment, index_put, computed_gather, boolean_masks, log_softmax, vector_norm)
 # Taken apart here, so that the number becomes a float constant.
 _NUMBERS = TorchDecompositions(
     has_whole_number_inside, scalar_operands.REVERSED, "whole-numbers-as-constants", required=False
