@@ -81,6 +81,11 @@ class Recipe:
     """How ranges come from histograms. auto: several estimators are tried on some batches; least noise wins."""
     correct_biases: bool = True
     """Bias correction: biases compensate the mean error of each channel, as measured on some batches."""
+    equalize_channels: bool = True
+    """Cross-layer equalization and SmoothQuant: weights and norms take up factors that make channels more alike, where
+    that is seen to help."""
+    smooth_inputs: bool = True
+    """SmoothQuant with a product of its own before a weight, where no constant can take up the factors."""
     dynamic_activations: bool = True
     """Ops may quantize their input at run time, token by token, where the target has such kernels."""
     noise_vs_latency: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = None

@@ -102,6 +102,10 @@ class Plan:
     notes: tuple[str, ...] = field(default=())
     # Added to the bias of an op, by channel.
     bias_corrections: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    # Cross-layer equalization and smoothing, by channel: the result of an op is divided by its factors, in constants.
+    channel_factors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    # Smoothing where no constant can: the weights that read a value read value * (1 / factors), an op of its own.
+    channel_products: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     dynamic: tuple[str, ...] = ()  # ops that quantize operand 0 at run time, token by token, to int8
     channels_last: tuple[str, ...] = ()  # inputs and outputs in channels-last memory format (NHWC)
     integer_io: bool = True  # the caller passes quantized inputs and outputs as integers; False: the program converts
@@ -137,7 +141,7 @@ class Plan:
         if not self.knows(name):
             known = {d.point.node for d in self.decisions}
             raise PlanError(f"the plan has no value '{name}'", hint=nearest(name, known))
-        lines = [line for d in made for line in _lines(d)] + self._bias_correction(name)
+        lines = [line for d in made for line in _lines(d)] + self._bias_correction(name) + self._channel_factors(name)
         consumers = [line for d in read for line in _lines(d)]
         return "\n".join(lines + ([f"consumers ({len(read)}):"] + ["  " + c for c in consumers] if read else []))
 
@@ -145,17 +149,25 @@ class Plan:
         largest = max(map(abs, self.bias_corrections.get(name, ())), default=0.0)
         return [f"    bias correction up to {largest:.3g} (mean quantization error per channel)"] if largest else []
 
+    def _channel_factors(self, name: str) -> list[str]:
+        found = {f for by_name in (self.channel_factors, self.channel_products) for f in by_name.get(name, ())}
+        how = "in the weights" if name in self.channel_factors else "in a product of its own"
+        return [f"    its channels are divided by {min(found):.3g} … {max(found):.3g}, {how}"] if found else []
+
     def diff(self, other: Plan) -> str:
-        """What differs, one line each: qparams, bias corrections, memory formats. Empty for equal plans."""
+        """What differs, one line each: qparams, corrections, memory formats. Empty for equal plans."""
         qparams = [f"{point}: {mine} -> {theirs}" for point, mine, theirs in self.differences(other)]
         names = {*self.bias_corrections, *other.bias_corrections}
         corrected = sorted(n for n in names if self.bias_corrections.get(n) != other.bias_corrections.get(n))
         formats = sorted({*self.channels_last} ^ {*other.channels_last})
         dynamic = sorted({*self.dynamic} ^ {*other.dynamic})
+        pairs = ((self.channel_factors, other.channel_factors), (self.channel_products, other.channel_products))
+        scaled = sorted({n for a, b in pairs for n in {*a, *b} if a.get(n) != b.get(n)})
         return "\n".join(
             [
                 *qparams,
                 *(f"{name}: different bias correction" for name in corrected),
+                *(f"{name}: different channel factors" for name in scaled),
                 *(f"{name}: different memory format" for name in formats),
                 *(f"{name}: quantizes its input at run time in one of them" for name in dynamic),
             ]

@@ -66,7 +66,8 @@ class Training(nn.Module):
             self.program, module=module, reference=copy.deepcopy(module), rewritten_for=self.target.name, exported=None
         )
         decisions = tuple(_trained_decisions(self.plan, module, self.scales, self.target))
-        return program, replace(self.plan, decisions=decisions, fingerprint=program.fingerprint, bias_corrections={})
+        plan = replace(self.plan, bias_corrections={}, channel_factors={}, channel_products={})  # the weights have them
+        return program, replace(plan, decisions=decisions, fingerprint=program.fingerprint)
 
 
 def prepare_qat(program: Program, plan: Plan, target: Target) -> Training:

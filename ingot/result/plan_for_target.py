@@ -17,7 +17,8 @@ from ingot.core.fx import calls, value_name
 from ingot.core.progress import Steps
 from ingot.errors import PlanError
 from ingot.plan.embedding_tables import with_embedding_tables
-from ingot.plan.estimator_search import CANDIDATE_ESTIMATORS, best_plan
+from ingot.plan.correction_search import Corrected, corrected
+from ingot.plan.estimator_search import CANDIDATE_ESTIMATORS, best_trial, simulation_of, with_prediction
 from ingot.plan.plan_data import Plan
 from ingot.plan.simulated_quantization import can_simulate
 from ingot.plan.solve import solve, solve_each, unquantized
@@ -26,6 +27,7 @@ from ingot.quantize.memory_format import channels_last_names, with_channels_last
 from ingot.quantize.pt2e import quantize
 from ingot.result.lower_and_verify import QuantizedProgram
 from ingot.rewrite.apply import rewrite_for
+from ingot.rewrite.channel_factors import with_channel_factors
 from ingot.targets.barred import Bar, host_bars, with_bars
 from ingot.targets.base import Target
 from ingot.targets.registry import find_target
@@ -78,8 +80,16 @@ def _planned(
         return solve(*facts)
     estimators = CANDIDATE_ESTIMATORS if recipe.range == "auto" else (recipe.range,)
     plans = dict(zip(estimators, solve_each(*facts, estimators), strict=True))
+
+    def replan(changed: GraphModule, known: Ranges, estimator: str) -> tuple[Ranges, Plan]:
+        more = record_rewritten_values(changed, known, lambda: None, untaken)
+        more = replace(more, notes=known.notes)
+        return more, solve(changed, more, *facts[2:5], replace(recipe, range=estimator))
+
     with torch.no_grad():
-        return best_plan(plans, module, ranges.cached_batches, correct_biases=recipe.correct_biases)
+        simulation = simulation_of(module, ranges.cached_batches)
+        trial = best_trial(plans, simulation, correct_biases=recipe.correct_biases)
+        return with_prediction(corrected(Corrected(module, ranges, trial, simulation), recipe, replan).trial)
 
 
 def _has_new_weighted_op(module: GraphModule, ranges: Ranges) -> bool:
@@ -91,14 +101,20 @@ def _has_new_weighted_op(module: GraphModule, ranges: Ranges) -> bool:
 def quantize_by_plan(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> QuantizedProgram:
     """Rewritten as it was for the plan, checked against it, and quantized."""
     main = find_target(plan.target, recipe.options, recipe.extra_backends)
-    form = rewrite_for(program, main, recipe).program
-    must_match(plan, form)
+    form = planned_form(program, plan, main, recipe)
     target = with_bars(main, host_bars(recipe.host_ops, form.module))
     validate(plan, form.module, target)
     plan, form = with_bias_qparams(plan, form.module), with_channels_last_inputs(form, plan.channels_last)
     with steps("quantize"):
         quantized = quantize(form.module, plan, float_bias=target.numerics.bias == "float")
     return QuantizedProgram(program, form, quantized, plan, target, recipe)
+
+
+def planned_form(program: Program, plan: Plan, target: Target, recipe: Recipe) -> Program:
+    """The program that the plan is for: rewritten for the target, with the plan's channel factors."""
+    form = rewrite_for(program, target, recipe).program
+    must_match(plan, form)
+    return with_channel_factors(form, plan.channel_factors, plan.channel_products)
 
 
 def recipe_of_plan(plan: Plan, recipe: RecipeLike) -> Recipe:
