@@ -7,39 +7,52 @@ it has not seen, falls by more than chance explains, and if what it costs in tim
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch.fx import GraphModule
 
 from ingot.calibrate.channel_statistics import record_channels
 from ingot.calibrate.statistics import Ranges
+from ingot.capture.op_semantics import operands
 from ingot.config.recipe import Recipe
+from ingot.core.channel_factors import ChannelFactors
 from ingot.plan.channel_factor_choice import (
-    Factors,
     choose_factors,
-    choose_products,
-    measured_weights,
-    reading_weights,
-    wanted_statistics,
+    choose_input_products,
+    choose_result_products,
+    clamped_axes,
 )
 from ingot.plan.estimator_search import MIN_BATCHES, PlanTrial, try_plan
 from ingot.plan.plan_data import Plan
+from ingot.plan.scaled_noise import (
+    Noisy,
+    input_axes,
+    measured_values,
+    measured_weights,
+    reading_weights,
+    stored_axes,
+    with_importance,
+    written_channels,
+)
 from ingot.plan.simulated_quantization import SampleBatch, Simulation
 from ingot.plan.solver_state import DEFAULT_NOISE_VS_LATENCY
 from ingot.rewrite.channel_factors import scaled_module
-from ingot.rewrite.scalable_channels import ScalableChannels, scalable_channels
+from ingot.rewrite.scalable_channels import scalable_channels
 
-PROMISING = 0.1  # of the plan's noise: what a correction is expected to save before it is tried
+PROMISING = 1 / 3  # of the plan's noise: what a correction is expected to save before it is tried
 MAX_CORRECTED_NOISE = 0.9  # of the noise before, half a decibel
 # Student's t for 95 %, one-sided, is 1.645 plus about this over the degrees of freedom.
 FEW_BATCHES = 3.0
+MAX_ROUNDS = 3  # of products: where the noise of the largest is gone, others are worth one
 
 
 @dataclass(frozen=True, eq=False)
 class Corrected:
     """A program, its statistics, and the best plan for it so far."""
 
+    base: GraphModule  # without factors
     module: GraphModule
     ranges: Ranges
     trial: PlanTrial
@@ -54,55 +67,71 @@ def corrected(start: Corrected, recipe: Recipe, replan: Replan) -> Corrected:
     if len(start.simulation.batches) < MIN_BATCHES:
         return start
     found = _scaled(start, recipe, replan) if recipe.equalize_channels else start
-    return _smoothed(found, recipe, replan) if recipe.smooth_inputs else found
+    for _ in range(MAX_ROUNDS if recipe.smooth_inputs else 0):
+        before, found = found, _smoothed(found, recipe, replan)
+        if found is before:
+            break
+    return found
 
 
 def _scaled(before: Corrected, recipe: Recipe, replan: Replan) -> Corrected:
     """Cross-layer equalization, and smoothing of norm -> linear and linear -> linear."""
-    channels = scalable_channels(before.module)
-    roots, _ = channels.roots()
-    read = {n: roots[c] for n, c in channels.readers.items()}
-    factors, saved = choose_factors(channels, *_measured(before, channels, read))
-    if saved < PROMISING * before.trial.noise:
-        return before
-    return _tried(before, factors, {}, recipe, replan)
+    plan, felt, channels = before.trial.plan, before.ranges.sensitivity, scalable_channels(before.module)
+    roots, free = channels.roots()
+    read = {n: roots[c] for n, c in channels.readers.items() if bool(free[c].any())}
+    stored = {v: roots[c] for v, c in channels.values.items() if bool(free[c].any())}
+    nodes = [n for n in reading_weights(before.module) if n in read]
+    wanted = {**stored_axes(stored, plan), **clamped_axes(channels), **input_axes(nodes)}
+    statistics = record_channels(before.module, _deriving(before), wanted)
+    weights = measured_weights(nodes, read, statistics, plan, felt)
+    values = with_importance(measured_values(stored, statistics, plan, felt), weights, len(roots))
+    noisy: list[Noisy] = [*weights, *values]
+    factors, saved = choose_factors(channels, noisy, statistics)
+    expected = sum(m.noise(torch.ones(len(roots))) for m in noisy)
+    return _tried(before, ChannelFactors(constants=factors), saved, expected, recipe, replan)
 
 
 def _smoothed(before: Corrected, recipe: Recipe, replan: Replan) -> Corrected:
     """Smoothing by products, where no constant can take up the factors."""
-    nothing = ScalableChannels()
-    read = {n: nothing.new_channels(0) for n in reading_weights(before.module)}
-    weights, _ = _measured(before, nothing, read)
-    products, saved = choose_products(weights, before.trial.noise)
-    if saved < PROMISING * before.trial.noise:
-        return before
-    return _tried(before, {}, products, recipe, replan)
+    plan, felt, noise = before.trial.plan, before.ranges.sensitivity, before.trial.noise
+    nodes = reading_weights(before.module)
+    written = stored_axes(written_channels(before.module), plan)
+    statistics = record_channels(before.module, _deriving(before), {**written, **input_axes(nodes)})
+    weights = measured_weights(nodes, {n: torch.zeros(0) for n in nodes}, statistics, plan, felt)
+    values = measured_values({v: torch.zeros(0) for v in written}, statistics, plan, felt)
+    known = {n.name for n in before.base.graph.nodes}  # products of products are not replayed
+    inputs, less = choose_input_products([w for w in weights if operands(w.node)[0].name in known], plan.dynamic, noise)
+    results, less_stored = choose_result_products(values, noise)
+    return _tried(before, ChannelFactors(inputs=inputs, results=results), less + less_stored, noise, recipe, replan)
 
 
-def _measured(before: Corrected, channels: ScalableChannels, read):  # type: ignore[no-untyped-def]
-    nodes = [n for n in reading_weights(before.module) if n in read]
-    wanted = wanted_statistics(nodes, channels)
-    statistics = record_channels(before.module, deriving(before.simulation.batches), wanted)
-    return measured_weights(nodes, read, statistics, before.trial.plan, before.ranges.sensitivity), statistics
+def _deriving(before: Corrected) -> Sequence[SampleBatch]:
+    """The batches that corrections are derived from; the others judge them."""
+    return before.simulation.batches[::2]
 
 
-def deriving(batches: list[SampleBatch]) -> list[SampleBatch]:
-    return batches[::2]
-
-
-def _tried(before: Corrected, factors: Factors, products: Factors, recipe: Recipe, replan: Replan) -> Corrected:
-    module = scaled_module(before.module, factors, products)
-    ranges, plan = replan(module, before.ranges, before.trial.name)
+def _tried(
+    before: Corrected, factors: ChannelFactors, saved: float, expected: float, recipe: Recipe, replan: Replan
+) -> Corrected:
+    """With the factors, if they promise to save much of the noise, and keep the promise."""
     known = before.trial.plan
-    plan = replace(plan, channel_factors={**known.channel_factors, **factors}, channel_products={**known.channel_products, **products})
+    if saved < PROMISING * max(before.trial.noise, expected):
+        return before
+    module = scaled_module(before.base, known.channel_factors | factors)
+    ranges, plan = replan(module, before.ranges, before.trial.name)
+    plan = replace(plan, channel_factors=known.channel_factors | factors)
     simulation = Simulation.of(module, before.simulation.batches)
     after = try_plan(before.trial.name, plan, simulation, recipe.correct_biases)
-    what = f"{len(factors)} ops" if factors else f"{len(products)} products"
-    name = "channel factors in constants" if factors else "channel factors in products"
     if (gain := _gain(before.trial, after, recipe)) is None:
         return before
-    notes = (*known.notes, f"{name}: {what}, {gain:+.1f} dB on batches that they were not derived from")
-    return Corrected(module, ranges, replace(after, plan=replace(after.plan, notes=notes)), simulation)
+    notes = (*known.notes, f"{_described(factors)}: {gain:+.1f} dB on batches that they were not derived from")
+    return Corrected(before.base, module, ranges, replace(after, plan=replace(after.plan, notes=notes)), simulation)
+
+
+def _described(factors: ChannelFactors) -> str:
+    if factors.constants:
+        return f"channel factors in the constants of {len(factors.constants)} ops"
+    return f"channel factors in {len(factors.inputs) + len(factors.results)} products"
 
 
 def _gain(before: PlanTrial, after: PlanTrial, recipe: Recipe) -> float | None:

@@ -36,8 +36,7 @@ class PlanTrial:
 
     @property
     def noise(self) -> float:
-        """By which plans are compared: the geometric mean, since one or two batches with exceptional errors would decide
-        an arithmetic one."""
+        """By which plans are compared. One or two batches with exceptional errors would decide an arithmetic mean."""
         return math.exp(sum(map(math.log, self.by_batch)) / max(len(self.by_batch), 1))
 
 

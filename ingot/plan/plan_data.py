@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from ingot.config.validation import parsed
+from ingot.core.channel_factors import ChannelFactors
 from ingot.errors import InputError, PlanError, first_sentence, nearest
 
 VERSION = 1
@@ -102,10 +103,7 @@ class Plan:
     notes: tuple[str, ...] = field(default=())
     # Added to the bias of an op, by channel.
     bias_corrections: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    # Cross-layer equalization and smoothing, by channel: the result of an op is divided by its factors, in constants.
-    channel_factors: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    # Smoothing where no constant can: the weights that read a value read value * (1 / factors), an op of its own.
-    channel_products: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    channel_factors: ChannelFactors = field(default_factory=ChannelFactors)  # cross-layer equalization, SmoothQuant
     dynamic: tuple[str, ...] = ()  # ops that quantize operand 0 at run time, token by token, to int8
     channels_last: tuple[str, ...] = ()  # inputs and outputs in channels-last memory format (NHWC)
     integer_io: bool = True  # the caller passes quantized inputs and outputs as integers; False: the program converts
@@ -150,9 +148,13 @@ class Plan:
         return [f"    bias correction up to {largest:.3g} (mean quantization error per channel)"] if largest else []
 
     def _channel_factors(self, name: str) -> list[str]:
-        found = {f for by_name in (self.channel_factors, self.channel_products) for f in by_name.get(name, ())}
-        how = "in the weights" if name in self.channel_factors else "in a product of its own"
-        return [f"    its channels are divided by {min(found):.3g} … {max(found):.3g}, {how}"] if found else []
+        how = {
+            "constants": "in constants",
+            "inputs": "by a product before weights",
+            "results": "up to a product after it",
+        }
+        found = self.channel_factors.of(name).items()
+        return [f"    its channels are divided by {min(f):.3g} … {max(f):.3g}, {how[where]}" for where, f in found]
 
     def diff(self, other: Plan) -> str:
         """What differs, one line each: qparams, corrections, memory formats. Empty for equal plans."""
@@ -161,8 +163,8 @@ class Plan:
         corrected = sorted(n for n in names if self.bias_corrections.get(n) != other.bias_corrections.get(n))
         formats = sorted({*self.channels_last} ^ {*other.channels_last})
         dynamic = sorted({*self.dynamic} ^ {*other.dynamic})
-        pairs = ((self.channel_factors, other.channel_factors), (self.channel_products, other.channel_products))
-        scaled = sorted({n for a, b in pairs for n in {*a, *b} if a.get(n) != b.get(n)})
+        names = {n for p in (self, other) for f in asdict(p.channel_factors).values() for n in f}
+        scaled = sorted(n for n in names if self.channel_factors.of(n) != other.channel_factors.of(n))
         return "\n".join(
             [
                 *qparams,

@@ -18,12 +18,16 @@ def balanced_factors(x_peak: Tensor, weight_peak: Tensor, share: float = 0.5) ->
     return x_peak.clamp_min(SMALLEST_PEAK) ** share / weight_peak.clamp_min(SMALLEST_PEAK) ** (1 - share)
 
 
-def rounding_noise(weight: Tensor, x_step: float, x_power: Tensor, largest_code: int) -> float:
+def rounding_noise(
+    weight: Tensor, x_step: float, x_power: Tensor, largest_code: int, importance: Tensor | None = None
+) -> float:
     """Noise power of a product, summed over its rows, from rounding its input at a step and its weight by rows.
 
     `weight` is rows x anything, with its factors; `x_power` is the mean square of what it reads, in one row or in each.
+    `importance` weighs the rows.
     """
     rows = weight.flatten(1)
     row_steps = rows.abs().amax(1) / largest_code
     power = x_power.expand(-1, *weight.shape[1:]).flatten(1).sum(1)
-    return (x_step**2 * float(rows.square().sum()) + float((row_steps.square() * power).sum())) / 12
+    each = (x_step**2 * rows.square().sum(1) + row_steps.square() * power) / 12
+    return float(each.sum() if importance is None else torch.dot(each, importance))

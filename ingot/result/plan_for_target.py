@@ -16,8 +16,8 @@ from ingot.config.recipe import Recipe, RecipeLike, recipe_from
 from ingot.core.fx import calls, value_name
 from ingot.core.progress import Steps
 from ingot.errors import PlanError
-from ingot.plan.embedding_tables import with_embedding_tables
 from ingot.plan.correction_search import Corrected, corrected
+from ingot.plan.embedding_tables import with_embedding_tables
 from ingot.plan.estimator_search import CANDIDATE_ESTIMATORS, best_trial, simulation_of, with_prediction
 from ingot.plan.plan_data import Plan
 from ingot.plan.simulated_quantization import can_simulate
@@ -89,7 +89,7 @@ def _planned(
     with torch.no_grad():
         simulation = simulation_of(module, ranges.cached_batches)
         trial = best_trial(plans, simulation, correct_biases=recipe.correct_biases)
-        return with_prediction(corrected(Corrected(module, ranges, trial, simulation), recipe, replan).trial)
+        return with_prediction(corrected(Corrected(module, module, ranges, trial, simulation), recipe, replan).trial)
 
 
 def _has_new_weighted_op(module: GraphModule, ranges: Ranges) -> bool:
@@ -114,7 +114,7 @@ def planned_form(program: Program, plan: Plan, target: Target, recipe: Recipe) -
     """The program that the plan is for: rewritten for the target, with the plan's channel factors."""
     form = rewrite_for(program, target, recipe).program
     must_match(plan, form)
-    return with_channel_factors(form, plan.channel_factors, plan.channel_products)
+    return with_channel_factors(form, plan.channel_factors)
 
 
 def recipe_of_plan(plan: Plan, recipe: RecipeLike) -> Recipe:

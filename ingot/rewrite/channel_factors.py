@@ -1,13 +1,12 @@
-"""A program with factors on its channels: constants that write or read a channel take them up, results stay equal.
+"""A program with factors on its channels, so that they are more alike: results stay equal.
 
-`factors` are by the op that writes the channels: its result is divided by them. `products` are by value: each weight
-that reads it reads value * (1 / factors) instead, which is a new op. Both are numbers of the plan: it can be replayed.
+In constants: what writes a channel divides it, the weights that read it multiply it. Where no constant can, a product
+of its own does: before the weights that read a value, or after the op that writes it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import replace
 
 import torch
@@ -17,33 +16,35 @@ from torch.fx import GraphModule, Node
 from ingot.capture.export import Program
 from ingot.capture.op_semantics import operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
+from ingot.core.channel_factors import ChannelFactors, Factors
 from ingot.core.fx import add_constant, call, constant_of, copy_graph_module, fresh_name, value_name, value_of
 from ingot.errors import PlanError, nearest
 from ingot.rewrite.scalable_channels import (
     ScalableChannels,
     by_column,
+    by_row,
     has_own_constants,
     input_width,
+    output_width,
     scalable_channels,
 )
 
-Factors = Mapping[str, tuple[float, ...]]
 LARGEST = 2.0**20  # a factor, or its inverse, beyond this would leave nothing of float32
 
 
-def with_channel_factors(program: Program, factors: Factors, products: Factors) -> Program:
+def with_channel_factors(program: Program, factors: ChannelFactors) -> Program:
     """The same program where there are none."""
-    if not factors and not products:
-        return program
-    return replace(program, module=scaled_module(program.module, factors, products))
+    return replace(program, module=scaled_module(program.module, factors)) if factors else program
 
 
-def scaled_module(module: GraphModule, factors: Factors, products: Factors) -> GraphModule:
+def scaled_module(module: GraphModule, factors: ChannelFactors) -> GraphModule:
     made = copy_graph_module(module)
-    if factors:
-        _scale(made, scalable_channels(made), factors)
-    for name, given in products.items():
-        _multiply(made, name, given)
+    if factors.constants:
+        _scale(made, scalable_channels(made), factors.constants)
+    for name, given in factors.inputs.items():
+        _multiply_input(made, name, given)
+    for name, given in factors.results.items():
+        _multiply_result(made, name, given)
     made.recompile()
     return made
 
@@ -67,7 +68,10 @@ def _by_channel(found: ScalableChannels, factors: Factors) -> Tensor:
     for name, given in factors.items():
         if name not in by_name:
             raise PlanError(f"'{name}' writes no channels that could be scaled", hint=nearest(name, by_name))
-        channels, numbers = found.writers[by_name[name]], checked_factors(name, given, len(found.writers[by_name[name]]))
+        channels, numbers = (
+            found.writers[by_name[name]],
+            checked_factors(name, given, len(found.writers[by_name[name]])),
+        )
         own = roots[channels]
         _refuse_unequal(name, numbers, own, each, said)
         if bool((~free[channels] & (numbers != 1)).any()):
@@ -105,20 +109,43 @@ def _replace_constant(module: GraphModule, node: Node, operand: int, factor: Ten
     source.target = name
 
 
-def _multiply(module: GraphModule, name: str, given: tuple[float, ...]) -> None:
+def _multiply_input(module: GraphModule, name: str, given: tuple[float, ...]) -> None:
     """One product for all weights that read the value."""
     value = next((n for n in module.graph.nodes if n.name == name), None)
     readers = product_readers(value) if value is not None else []
     if value is None or not readers:
         raise PlanError(f"no weight reads '{name}', whose channels the plan scales")
     factors = checked_factors(name, given, input_width(readers[0]))
-    inverse = (1 / factors).float().reshape([-1, *[1] * (_weight_rank(readers[0]) - 2)])
-    constant = add_constant(module, inverse, f"{name}_factors", readers[0])
-    product = call(readers[0], torch.ops.aten.mul.Tensor, value, constant)
+    product = _product(value, 1 / factors, readers[0], "scaled")
     product.meta["ingot_value"] = f"{value_name(value)} / {_digest(factors)}"
     for node in readers:
         node.update_arg(0, product)
         _replace_constant(module, node, 1, by_column(node, factors))
+
+
+def _multiply_result(module: GraphModule, name: str, given: tuple[float, ...]) -> None:
+    """The product has the value that the op had."""
+    node = next((n for n in module.graph.nodes if n.name == name), None)
+    if node is None or not writes_channels(node):
+        raise PlanError(f"'{name}' writes no channels that could be scaled")
+    factors, before = checked_factors(name, given, output_width(node)), value_name(node)
+    for operand, shaped in ((1, by_row(node, factors)), (2, factors))[: len(operands(node)) - 1]:
+        _replace_constant(module, node, operand, 1 / shaped)
+    product = _product(node, factors, node.next, "unscaled")
+    node.replace_all_uses_with(product, delete_user_cb=lambda user: user is not product)
+    node.meta["ingot_value"] = f"{before} / {_digest(factors)}"
+    product.meta["ingot_value"] = before
+
+
+def _product(value: Node, factors: Tensor, before: Node, name: str) -> Node:
+    """value * factors, along the axis of its channels. Its name does not depend on which other products there are."""
+    module, weighted = value.graph.owning_module, before if name == "scaled" else value
+    assert module is not None
+    shaped = factors.float().reshape([-1, *[1] * (_weight_rank(weighted) - 2)])
+    constant = add_constant(module, shaped, f"{value.name}_{name}_factors", before)
+    made = call(before, torch.ops.aten.mul.Tensor, value, constant, like=value)
+    made._rename(f"{value.name}_{name}")
+    return made
 
 
 def product_readers(value: Node) -> list[Node]:
@@ -127,10 +154,13 @@ def product_readers(value: Node) -> list[Node]:
     return users if len({_weight_rank(n) for n in users}) == 1 else []
 
 
+def writes_channels(node: Node) -> bool:
+    """An op with a weight and a bias of its own."""
+    return node.op == "call_function" and weight_axis(node) is not None and has_own_constants(node)
+
+
 def _reads(node: Node, value: Node) -> bool:
-    if weight_axis(node) is None or operands(node)[0] is not value or operands(node).count(value) > 1:
-        return False
-    return has_own_constants(node)
+    return writes_channels(node) and operands(node)[0] is value
 
 
 def _weight_rank(node: Node) -> int:

@@ -1,8 +1,8 @@
 """Which channels of a program may be multiplied by a factor, so that its results stay the same.
 
-The rows of a weight (or the gain of a norm) divide a channel, ops that commute with factors carry it on, and the columns
-of the weights that read it multiply it again. Nothing is matched by name: an experiment tells what an op carries on.
-Channels that meet in an add have one factor. What no constant can absorb is blocked.
+The rows of a weight (or the gain of a norm) divide a channel, ops that commute with factors carry it on, and the
+columns of the weights that read it multiply it again. Nothing is matched by name: an experiment tells what an op
+carries on. Channels that meet in an add have one factor. What no constant can absorb is blocked.
 """
 
 from __future__ import annotations
@@ -90,7 +90,8 @@ def _pass(node: Node, found: ScalableChannels) -> None:
     if weight_axis(node) is not None:
         _weighted(node, found)
     elif any(n in found.values for n in operands(node)):
-        _carried(node, found) or _block_operands(node, found)
+        if not _carried(node, found):
+            _block_operands(node, found)
     else:
         _gain(node, found)
 
@@ -113,10 +114,10 @@ def _weighted(node: Node, found: ScalableChannels) -> None:
         else:
             found.readers[node] = channels
             found.constants.append(ConstantFactor(node, 1, by_column(node, channels), 1))
-    rows = found.new_channels(_rows(node))
+    rows = found.new_channels(output_width(node))
     found.writers[node] = rows
     found.values[node] = rows.reshape([-1 if d == channel_axis(node, node) else 1 for d in range(_rank(node))])
-    found.constants.append(ConstantFactor(node, 1, _by_row(node, rows), -1))
+    found.constants.append(ConstantFactor(node, 1, by_row(node, rows), -1))
     if len(read) > 2:
         found.constants.append(ConstantFactor(node, 2, rows, -1))
     return None
@@ -158,7 +159,8 @@ def _rank(node: Node) -> int:
     return len(value_of(node).shape)
 
 
-def _rows(node: Node) -> int:
+def output_width(node: Node) -> int:
+    """How many channels an op with a weight writes."""
     shape = value_of(operands(node)[1]).shape
     return int(shape[0] if weight_axis(node) == 0 else shape[1] * groups_of(node))
 
@@ -168,7 +170,7 @@ def by_column(node: Node, channels: Tensor) -> Tensor:
     return _in_weight(node, channels, transposed=weight_axis(node) == 0)
 
 
-def _by_row(node: Node, channels: Tensor) -> Tensor:
+def by_row(node: Node, channels: Tensor) -> Tensor:
     return _in_weight(node, channels, transposed=weight_axis(node) != 0)
 
 
@@ -224,7 +226,7 @@ def _take(node: Node, chosen: list[int], constants: list[int], result: ScaledRes
 def _gain(node: Node, found: ScalableChannels) -> None:
     """A product with a constant vector (the gain of a norm) writes channels, as a weight does."""
     vectors = list(_vectors(node))
-    if not vectors or node.meta.get("val").dtype is not torch.float32 or not _has_activation(node):
+    if not vectors or value_of(node).dtype is not torch.float32 or not _has_activation(node):
         return
     size = max(constant.numel() for _, constant in vectors)
     start = len(found.parents)

@@ -142,7 +142,7 @@ def _moved(probe: Probe, channels: Channels, shape: torch.Size) -> Tensor | None
     result = probe.run(inputs).reshape(shape)
     most = max(int(c.max()) for c in channels.values())
     whole = result.round()
-    fits = bool(((result - whole).abs() < 1e-6).all()) and 0 <= float(whole.min()) and float(whole.max()) <= most + 1
+    fits = bool(((result - whole).abs() < 1e-6).all()) and float(whole.min()) >= 0 and float(whole.max()) <= most + 1
     return (_compressed(whole.long()) - 1).clamp_min(0) if fits else None
 
 
@@ -170,7 +170,9 @@ def _commutes(probe: Probe, channels: Channels, result: Tensor, magnitude: float
     factors = 2 ** (torch.rand(most + 1, generator=generator, dtype=torch.float64) * 2 - 1)
     pairs = list(zip(probe.float_args, inputs, strict=True))
     plain = [x * magnitude if a.operand in channels else x for a, x in pairs]
-    scaled = [x / factors[channels[a.operand]] if a.operand in channels else x for (a, _), x in zip(pairs, plain, strict=True)]
+    scaled = [
+        x / factors[channels[a.operand]] if a.operand in channels else x for (a, _), x in zip(pairs, plain, strict=True)
+    ]
     y, z = probe.run(plain), probe.run(scaled) * factors[result].reshape(-1)
     size = y[y.isfinite()].abs().max() if bool(y.isfinite().any()) else torch.tensor(1.0)
     return bool(((y == z) | ((y - z).abs() <= TOLERANCE * size)).all())
