@@ -56,7 +56,7 @@ def _bounds(found: ScalableChannels, roots: Tensor, free: Tensor, statistics: St
         for bound in clamped.bounds:
             reached = torch.ones(len(own)) if stats is None else (stats.high if bound > 0 else -stats.low) / abs(bound)
             near = torch.where(reached >= 1, 1.0, (reached * HEADROOM).clamp(0, 1)).double()
-            lowest.index_reduce_(0, own, near.expand(len(own)), "amax")
+            lowest.scatter_reduce_(0, own, near.expand(len(own)), "amax")
             highest[own] = highest[own].clamp_max(1.0)
     return lowest, highest
 
@@ -88,9 +88,9 @@ def _with_share(group: Sequence[Noisy], each: Tensor, share: float, lowest: Tens
     x, w = torch.zeros_like(each), torch.zeros_like(each)
     for member in group:
         peak = member.statistics.peak
-        x.index_reduce_(0, member.channels, (peak / peak.amax().clamp_min(1e-12)).double(), "amax")
+        x.scatter_reduce_(0, member.channels, (peak / peak.amax().clamp_min(1e-12)).double(), "amax")
         if isinstance(member, ReadingWeight):
-            w.index_reduce_(0, member.channels, member.column_peak().double(), "amax")
+            w.scatter_reduce_(0, member.channels, member.column_peak().double(), "amax")
     mine = torch.cat([m.channels for m in group]).unique()
     s = balanced_factors(x[mine], torch.where(w[mine] > 0, w[mine], 1.0), share)
     bounded = highest[mine] < torch.inf

@@ -122,7 +122,7 @@ def _tried(
     plan = replace(plan, channel_factors=known.channel_factors | factors)
     simulation = Simulation.of(module, before.simulation.batches)
     after = try_plan(before.trial.name, plan, simulation, recipe.correct_biases)
-    if (gain := _gain(before.trial, after, recipe)) is None:
+    if (gain := gain_on_judging_batches(before.trial, after, recipe)) is None:
         return before
     notes = (*known.notes, f"{_described(factors)}: {gain:+.1f} dB on batches that they were not derived from")
     return Corrected(before.base, module, ranges, replace(after, plan=replace(after.plan, notes=notes)), simulation)
@@ -134,7 +134,7 @@ def _described(factors: ChannelFactors) -> str:
     return f"channel factors in {len(factors.inputs) + len(factors.results)} products"
 
 
-def _gain(before: PlanTrial, after: PlanTrial, recipe: Recipe) -> float | None:
+def gain_on_judging_batches(before: PlanTrial, after: PlanTrial, recipe: Recipe) -> float | None:
     """In dB on the batches that were kept to judge; None where it may be chance, or is not worth its time."""
     pairs = list(zip(before.by_batch, after.by_batch, strict=True))[1::2]
     falls = [math.log(b / a) for b, a in pairs]
