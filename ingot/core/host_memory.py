@@ -10,6 +10,7 @@ import ctypes
 import gc
 import mmap
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import IO
@@ -92,16 +93,13 @@ def map_large_blocks() -> None:
 @contextmanager
 def gc_paused() -> Iterator[None]:
     """Run the garbage collector rarely and on new objects only. Its full scans are slow with many graph nodes alive."""
-    threshold, first = gc.get_threshold(), not gc.get_freeze_count()
+    threshold = gc.get_threshold()
     gc.set_threshold(GC_ALLOCATIONS, 1, 1)
-    if first:
-        gc.freeze()
     try:
-        yield
+        with _older_objects_frozen():
+            yield
     finally:
         gc.set_threshold(*threshold)
-        if first:
-            gc.unfreeze()
 
 
 @contextmanager
@@ -111,12 +109,30 @@ def garbage_collected() -> Iterator[None]:
     They would wait for a collection of all objects, and keep the memory between them from being returned. What was
     there before is not scanned.
     """
-    first = not gc.get_freeze_count()
-    if first:
-        gc.freeze()
+    with _older_objects_frozen():
+        try:
+            yield
+        finally:
+            gc.collect()
+
+
+_frozen = threading.local()
+
+
+@contextmanager
+def _older_objects_frozen() -> Iterator[None]:
+    """Collections within the outermost context skip what was there before; not if the caller froze objects itself.
+
+    Counting frozen objects walks all of them, so an inner context does not count.
+    """
+    first = not getattr(_frozen, "here", False) and not gc.get_freeze_count()
+    if not first:
+        yield
+        return
+    gc.freeze()
+    _frozen.here = True
     try:
         yield
     finally:
-        gc.collect()
-        if first:
-            gc.unfreeze()
+        _frozen.here = False
+        gc.unfreeze()

@@ -14,6 +14,7 @@ import torch
 from torch.fx import GraphModule
 
 from ingot.calibrate.channel_statistics import record_channels
+from ingot.calibrate.second_moments import record_second_moments
 from ingot.calibrate.statistics import Ranges
 from ingot.capture.op_semantics import operands
 from ingot.config.recipe import Recipe
@@ -38,6 +39,7 @@ from ingot.plan.scaled_noise import (
 )
 from ingot.plan.simulated_quantization import SampleBatch, Simulation
 from ingot.plan.solver_state import DEFAULT_NOISE_VS_LATENCY
+from ingot.plan.weight_correction import roundable, with_rounded_weights
 from ingot.rewrite.channel_factors import scaled_module
 from ingot.rewrite.scalable_channels import scalable_channels
 
@@ -45,6 +47,7 @@ PROMISING = 1 / 3  # of the plan's noise: what a correction is expected to save 
 MAX_CORRECTED_NOISE = 0.9  # of the noise before, half a decibel
 # Student's t for 95 %, one-sided, is 1.645 plus about this over the degrees of freedom.
 FEW_BATCHES = 3.0
+ON_OTHERS = "on batches that they were not derived from"
 MAX_ROUNDS = 3  # of products: where the noise of the largest is gone, others are worth one
 
 
@@ -71,7 +74,22 @@ def corrected(start: Corrected, recipe: Recipe, replan: Replan) -> Corrected:
         before, found = found, _smoothed(found, recipe, replan)
         if found is before:
             break
-    return found
+    return _rounded(found, recipe)
+
+
+def _rounded(before: Corrected, recipe: Recipe) -> Corrected:
+    """GPTQ, and clipping of each row of a weight."""
+    plan = before.trial.plan
+    nodes = roundable(before.module, plan, recipe.round_weights)
+    if not nodes:
+        return before
+    moments = record_second_moments(before.module, _deriving(before), nodes)
+    rounded = with_rounded_weights(plan, before.module, moments)
+    after = try_plan(before.trial.name, rounded, before.simulation, recipe.correct_biases)
+    if (gain := gain_on_judging_batches(before.trial, after, recipe)) is None:
+        return before
+    notes = (*plan.notes, f"weights of {len(nodes)} ops rounded by GPTQ: {gain:+.1f} dB {ON_OTHERS}")
+    return replace(before, trial=replace(after, plan=replace(after.plan, notes=notes)))
 
 
 def _scaled(before: Corrected, recipe: Recipe, replan: Replan) -> Corrected:
@@ -124,7 +142,7 @@ def _tried(
     after = try_plan(before.trial.name, plan, simulation, recipe.correct_biases)
     if (gain := gain_on_judging_batches(before.trial, after, recipe)) is None:
         return before
-    notes = (*known.notes, f"{_described(factors)}: {gain:+.1f} dB on batches that they were not derived from")
+    notes = (*known.notes, f"{_described(factors)}: {gain:+.1f} dB {ON_OTHERS}")
     return Corrected(before.base, module, ranges, replace(after, plan=replace(after.plan, notes=notes)), simulation)
 
 

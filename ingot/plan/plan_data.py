@@ -104,6 +104,8 @@ class Plan:
     # Added to the bias of an op, by channel.
     bias_corrections: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     channel_factors: ChannelFactors = field(default_factory=ChannelFactors)  # cross-layer equalization, SmoothQuant
+    # GPTQ: by op, the codes of its weight, where they are not the nearest ones (rounded_weights.py reads them).
+    rounded_weights: Mapping[str, str] = field(default_factory=dict)
     dynamic: tuple[str, ...] = ()  # ops that quantize operand 0 at run time, token by token, to int8
     channels_last: tuple[str, ...] = ()  # inputs and outputs in channels-last memory format (NHWC)
     integer_io: bool = True  # the caller passes quantized inputs and outputs as integers; False: the program converts
@@ -161,6 +163,7 @@ class Plan:
         qparams = [f"{point}: {mine} -> {theirs}" for point, mine, theirs in self.differences(other)]
         names = {*self.bias_corrections, *other.bias_corrections}
         corrected = sorted(n for n in names if self.bias_corrections.get(n) != other.bias_corrections.get(n))
+        rounded = {*self.rounded_weights.items()} ^ {*other.rounded_weights.items()}
         formats = sorted({*self.channels_last} ^ {*other.channels_last})
         dynamic = sorted({*self.dynamic} ^ {*other.dynamic})
         names = {n for p in (self, other) for f in asdict(p.channel_factors).values() for n in f}
@@ -170,6 +173,7 @@ class Plan:
                 *qparams,
                 *(f"{name}: different bias correction" for name in corrected),
                 *(f"{name}: different channel factors" for name in scaled),
+                *(f"{name}: different rounding of the weight" for name in sorted({n for n, _ in rounded})),
                 *(f"{name}: different memory format" for name in formats),
                 *(f"{name}: quantizes its input at run time in one of them" for name in dynamic),
             ]

@@ -14,6 +14,7 @@ from ingot.capture.op_semantics import operands
 from ingot.core.fx import constant_of, copy_graph_module, fresh_name, inherited_meta
 from ingot.patches.speed_contexts import fast_convert
 from ingot.plan.plan_data import Decision, Plan, QParams, QuantizationPoint, as_float32
+from ingot.plan.rounded_weights import rounded_weight
 from ingot.quantize.audit import audit, qdq_chain
 from ingot.quantize.dynamic_activations import insert_dynamic_quantization
 
@@ -27,6 +28,7 @@ def quantize(module: GraphModule, plan: Plan, *, float_bias: bool) -> GraphModul
 
     work = copy_graph_module(module)
     _correct_biases(work, plan)
+    _round_weights(work, plan)
     plan = _round_biases(work, plan) if float_bias else _float32_biases(plan)
     constants = {n.name: t for n in work.graph.nodes if (t := constant_of(n)) is not None}
     with warnings.catch_warnings():
@@ -74,6 +76,19 @@ def _correct_biases(module: GraphModule, plan: Plan) -> None:
         moved = fresh_name(module, f"{node.name}_shifted")
         module.register_buffer(moved, bias.detach() + torch.tensor(shift, dtype=bias.dtype))
         node.target = moved
+
+
+def _round_weights(module: GraphModule, plan: Plan) -> None:
+    """Weights that are not rounded to the nearest code: these become the numbers that their codes stand for."""
+    by_name = {n.name: n for n in module.graph.nodes}
+    for name, codes in plan.rounded_weights.items():
+        source, qparams = operands(by_name[name])[1], plan.qparams(name, 1)
+        weight = constant_of(source)
+        assert weight is not None  # validated
+        assert qparams is not None
+        made = fresh_name(module, f"{source.name}_rounded")
+        module.register_buffer(made, rounded_weight(codes, weight, qparams, name).to(weight.dtype))
+        source.target = made
 
 
 def _round_biases(module: GraphModule, plan: Plan) -> Plan:

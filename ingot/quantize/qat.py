@@ -67,7 +67,8 @@ class Training(nn.Module):
             self.program, module=module, reference=copy.deepcopy(module), rewritten_for=self.target.name, exported=None
         )
         decisions = tuple(_trained_decisions(self.plan, module, self.scales, self.target))
-        plan = replace(self.plan, bias_corrections={}, channel_factors=ChannelFactors())  # the weights have them
+        # The weights have the corrections now.
+        plan = replace(self.plan, bias_corrections={}, channel_factors=ChannelFactors(), rounded_weights={})
         return program, replace(plan, decisions=decisions, fingerprint=program.fingerprint)
 
 

@@ -16,8 +16,8 @@ from ingot.plan.correction_search import gain_on_judging_batches
 from ingot.plan.estimator_search import PlanTrial
 from ingot.plan.plan_data import Plan
 
-OFF = {"equalize_channels": False, "smooth_inputs": False}
-STATIC = {"dynamic_activations": False, "min_sqnr_db": 0.0}
+OFF: dict[str, object] = {"equalize_channels": False, "smooth_inputs": False}
+STATIC: dict[str, object] = {"dynamic_activations": False, "min_sqnr_db": 0.0}
 
 
 class NormThenLinear(nn.Module):
@@ -27,9 +27,8 @@ class NormThenLinear(nn.Module):
         super().__init__()
         self.first, self.norm = nn.Linear(32, 32), nn.LayerNorm(32)
         self.wide, self.narrow = nn.Linear(32, 48), nn.Linear(48, 8)
-        with torch.no_grad():
-            self.norm.weight *= outliers
-            self.wide.weight /= outliers
+        self.norm.weight.data *= outliers
+        self.wide.weight.data /= outliers
 
     def forward(self, x: Tensor) -> Tensor:
         return self.narrow(torch.relu(self.wide(self.norm(self.first(x)))))
@@ -83,7 +82,7 @@ def recorded(name: str, seed: int = 0) -> tuple[ingot.Program, ingot.Ranges, lis
     """Twenty batches to record, and four that nobody saw. Uniform, so that their ends were seen."""
     torch.manual_seed(seed)
     make, shape = NETS[name]
-    batches = [(torch.rand(*shape) * 4 - 2,) for _ in range(24)]
+    batches: list[tuple[Tensor, ...]] = [(torch.rand(*shape) * 4 - 2,) for _ in range(24)]
     program = ingot.capture(make().eval(), batches[0])
     return program, ingot.record(program, batches[:20]), batches[20:]
 
