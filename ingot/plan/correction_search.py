@@ -7,13 +7,13 @@ it has not seen, falls by more than chance explains, and if what it costs in tim
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
-from ingot.calibrate.channel_statistics import record_channels
+from ingot.calibrate.channel_statistics import ChannelStatistics, record_channels
 from ingot.calibrate.second_moments import record_second_moments
 from ingot.calibrate.statistics import Ranges
 from ingot.capture.op_semantics import operands
@@ -25,13 +25,14 @@ from ingot.plan.channel_factor_choice import (
     choose_result_products,
     clamped_axes,
 )
-from ingot.plan.estimator_search import MIN_BATCHES, PlanTrial, try_plan
+from ingot.plan.estimator_search import PlanTrial, try_plan
 from ingot.plan.plan_data import Plan
 from ingot.plan.scaled_noise import (
     Noisy,
     input_axes,
     measured_values,
     measured_weights,
+    product_axes,
     reading_weights,
     stored_axes,
     with_importance,
@@ -43,6 +44,7 @@ from ingot.plan.weight_correction import roundable, with_rounded_weights
 from ingot.rewrite.channel_factors import scaled_module
 from ingot.rewrite.scalable_channels import scalable_channels
 
+LEAST_BATCHES = 6  # half of them judge
 PROMISING = 1 / 3  # of the plan's noise: what a correction is expected to save before it is tried
 MAX_CORRECTED_NOISE = 0.9  # of the noise before, half a decibel
 # Student's t for 95 %, one-sided, is 1.645 plus about this over the degrees of freedom.
@@ -60,6 +62,19 @@ class Corrected:
     ranges: Ranges
     trial: PlanTrial
     simulation: Simulation
+    statistics: dict[Node, ChannelStatistics] = field(default_factory=dict)
+
+    def statistics_of(self, axes: Mapping[Node, int]) -> Mapping[Node, ChannelStatistics]:
+        """Of channels along these axes, on the batches that corrections are derived from; recorded once."""
+        missing = {value: axis for value, axis in axes.items() if value not in self.statistics}
+        if missing:
+            self.statistics.update(record_channels(self.module, self.deriving, missing))
+        return self.statistics
+
+    @property
+    def deriving(self) -> Sequence[SampleBatch]:
+        """The batches that corrections are derived from; the others judge them."""
+        return self.simulation.batches[::2]
 
 
 Replan = Callable[[GraphModule, Ranges, str], tuple[Ranges, Plan]]  # for a changed program and a range estimator
@@ -67,7 +82,7 @@ Replan = Callable[[GraphModule, Ranges, str], tuple[Ranges, Plan]]  # for a chan
 
 def corrected(start: Corrected, recipe: Recipe, replan: Replan) -> Corrected:
     """With every correction that the recipe allows and that helps."""
-    if len(start.simulation.batches) < MIN_BATCHES:
+    if len(start.simulation.batches) < LEAST_BATCHES:
         return start
     found = _scaled(start, recipe, replan) if recipe.equalize_channels else start
     for _ in range(MAX_ROUNDS if recipe.smooth_inputs else 0):
@@ -83,7 +98,7 @@ def _rounded(before: Corrected, recipe: Recipe) -> Corrected:
     nodes = roundable(before.module, plan, recipe.round_weights)
     if not nodes:
         return before
-    moments = record_second_moments(before.module, _deriving(before), nodes)
+    moments = record_second_moments(before.module, before.deriving, nodes)
     rounded = with_rounded_weights(plan, before.module, moments)
     after = try_plan(before.trial.name, rounded, before.simulation, recipe.correct_biases)
     if (gain := gain_on_judging_batches(before.trial, after, recipe)) is None:
@@ -99,8 +114,9 @@ def _scaled(before: Corrected, recipe: Recipe, replan: Replan) -> Corrected:
     read = {n: roots[c] for n, c in channels.readers.items() if bool(free[c].any())}
     stored = {v: roots[c] for v, c in channels.values.items() if bool(free[c].any())}
     nodes = [n for n in reading_weights(before.module) if n in read]
-    wanted = {**stored_axes(stored, plan), **clamped_axes(channels), **input_axes(nodes)}
-    statistics = record_channels(before.module, _deriving(before), wanted)
+    products = product_axes(before.module, plan) if recipe.smooth_inputs else {}  # in one run
+    wanted = {**stored_axes(stored, plan), **clamped_axes(channels), **input_axes(nodes), **products}
+    statistics = before.statistics_of(wanted)
     weights = measured_weights(nodes, read, statistics, plan, felt)
     values = with_importance(measured_values(stored, statistics, plan, felt), weights, len(roots))
     noisy: list[Noisy] = [*weights, *values]
@@ -113,19 +129,16 @@ def _smoothed(before: Corrected, recipe: Recipe, replan: Replan) -> Corrected:
     """Smoothing by products, where no constant can take up the factors."""
     plan, felt, noise = before.trial.plan, before.ranges.sensitivity, before.trial.noise
     nodes = reading_weights(before.module)
+    statistics = before.statistics_of(product_axes(before.module, plan))
     written = stored_axes(written_channels(before.module), plan)
-    statistics = record_channels(before.module, _deriving(before), {**written, **input_axes(nodes)})
     weights = measured_weights(nodes, {n: torch.zeros(0) for n in nodes}, statistics, plan, felt)
     values = measured_values({v: torch.zeros(0) for v in written}, statistics, plan, felt)
-    known = {n.name for n in before.base.graph.nodes}  # products of products are not replayed
-    inputs, less = choose_input_products([w for w in weights if operands(w.node)[0].name in known], plan.dynamic, noise)
-    results, less_stored = choose_result_products(values, noise)
+    # Products of products are not replayed, and none has two sets of factors.
+    names = {n.name for n in before.base.graph.nodes} - {*plan.channel_factors.inputs, *plan.channel_factors.results}
+    read = [w for w in weights if operands(w.node)[0].name in names]
+    inputs, less = choose_input_products(read, plan.dynamic, noise)
+    results, less_stored = choose_result_products([v for v in values if v.node.name in names], noise)
     return _tried(before, ChannelFactors(inputs=inputs, results=results), less + less_stored, noise, recipe, replan)
-
-
-def _deriving(before: Corrected) -> Sequence[SampleBatch]:
-    """The batches that corrections are derived from; the others judge them."""
-    return before.simulation.batches[::2]
 
 
 def _tried(

@@ -128,6 +128,11 @@ def stored_axes(values: Mapping[Node, Tensor], plan: Plan) -> dict[Node, int]:
     return found
 
 
+def product_axes(module: GraphModule, plan: Plan) -> dict[Node, int]:
+    """The values before and after which a product could stand, each with its axis of channels."""
+    return {**stored_axes(written_channels(module), plan), **input_axes(reading_weights(module))}
+
+
 def measured_weights(
     nodes: Iterable[Node], channels: Mapping[Node, Tensor], statistics: Statistics, plan: Plan, sensitivity: Sensitivity
 ) -> list[ReadingWeight]:
@@ -135,7 +140,7 @@ def measured_weights(
     made = []
     for n in nodes:
         stats, weight, importance = statistics.get(operands(n)[0]), plan.qparams(n.name, 1), _importance(n, sensitivity)
-        if stats is not None and weight is not None and importance is not None and n in channels:
+        if stats is not None and weight is not None and importance is not None and _fits(stats, channels[n]):
             made.append(ReadingWeight(n, channels[n], stats, _input_step(n, plan, stats), importance, weight.qmax))
     return made
 
@@ -146,9 +151,14 @@ def measured_values(
     made = []
     for n, channels in values.items():
         stats, qparams, felt = statistics.get(n), plan.qparams(n.name), sensitivity.get(value_name(n))
-        if stats is not None and qparams is not None and isinstance(felt, float):
+        if stats is not None and qparams is not None and isinstance(felt, float) and _fits(stats, channels):
             made.append(StoredValue(n, channels.reshape(-1), stats, _step(qparams, stats), felt))
     return made
+
+
+def _fits(statistics: ChannelStatistics, channels: Tensor) -> bool:
+    """They were recorded along this axis; no channels: along any."""
+    return channels.numel() in (0, len(statistics.peak))
 
 
 def with_importance(values: Sequence[StoredValue], weights: Sequence[ReadingWeight], count: int) -> list[StoredValue]:
