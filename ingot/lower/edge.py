@@ -222,7 +222,8 @@ def _to_edge(
 
     config = EdgeCompileConfig(_check_ir_validity=False, _skip_dim_order=False)
     with target.lowering.context(), fast_lowering(), plain_dim_orders():
-        passes: Any = [channels_last_outputs_pass(channels_last)] if any(channels_last) else []
+        passes: Any = target.lowering.edge_passes()
+        passes += [channels_last_outputs_pass(channels_last)] if any(channels_last) else []
         passes += [infer_one_size] if any(e.range_constraints for e in exported.values()) else []
         passes += [infer_varying_size] if constants else []
         each = {name: target.lowering.partitioners() for name in exported}

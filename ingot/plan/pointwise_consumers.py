@@ -51,7 +51,7 @@ def _moves(node: Node, state: SolverState) -> bool:
 
 
 def pointwise_function(node: Node) -> PointwiseFunction | None:
-    """The op as a function of single elements; None if it is not pointwise. Found by experiment."""
+    """The op as a function of single elements; None if it is not pointwise. Found by experiment, on vectors."""
     if len(operands(node)) != 1 or operands(node)[0] is not node.args[0] or is_random(node):
         return None
     apply, x = partial(_apply, node), np.linspace(-5, 5, 48)
@@ -68,5 +68,6 @@ def _close(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _apply(node: Node, x: np.ndarray) -> np.ndarray:
-    out: Any = node.target(torch.from_numpy(np.ascontiguousarray(x)), *node.args[1:], **node.kwargs)  # type: ignore[operator]
-    return np.asarray(out.numpy())
+    """Of a vector, as it was tried: of a matrix, an op with a dimension argument may be another function."""
+    out: Any = node.target(torch.from_numpy(np.ravel(x)), *node.args[1:], **node.kwargs)  # type: ignore[operator]
+    return np.asarray(out.numpy()).reshape(x.shape)

@@ -248,6 +248,8 @@ def to_memory_order(x: torch.Tensor, order: list[int]) -> Any:
 def _to_tensor(array: Any, info: Any) -> torch.Tensor:
     order, varies = list(info.dim_order), info.shape_dynamism.name != "STATIC"
     stored = torch.from_numpy(array)
+    if not stored.numel():
+        return torch.empty(list(array.shape if varies else info.sizes), dtype=stored.dtype)  # numpy's strides are 0
     stored = (
         stored if varies else stored.reshape([info.sizes[i] for i in order])
     )  # a dynamic tensor declares its largest size

@@ -196,6 +196,10 @@ class Lowering(Protocol):
         """Rewrites, in order: a rule may leave work for a later one."""
         return ()
 
+    def edge_passes(self) -> list[Any]:
+        """Passes over the decomposed program, before it is partitioned."""
+        return []
+
     def context(self) -> AbstractContextManager[Any]:
         """Entered while ExecuTorch lowers, until `finish`: patches, log levels, temporary files of the backend."""
         return nullcontext()

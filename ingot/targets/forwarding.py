@@ -62,6 +62,9 @@ class ForwardingLowering(Lowering):
     def rules(self) -> Sequence[RewriteRule]:
         return self.main.rules()
 
+    def edge_passes(self) -> list[Any]:
+        return self.main.edge_passes()
+
     def context(self) -> AbstractContextManager[Any]:
         return self.main.context()
 

@@ -305,6 +305,15 @@ class Saturated(nn.Module):
         return self.last(self.act(self.first(x).reshape(1, 4, 8, -1)).reshape(-1, 32))
 
 
+def test_a_pointwise_function_sees_each_element_alone() -> None:
+    """reshape(-1) of a vector is the vector; of a matrix of candidates it would not be the matrix."""
+    graph, x = Graph(), np.linspace(-2, 2, 12).reshape(3, 4)
+    for op, args in ((torch.ops.aten.reshape.default, ([-1],)), (torch.ops.aten.tanh.default, ())):
+        function = pointwise_function(graph.call_function(op, (graph.placeholder("x"), *args)))
+        assert function(x).shape == x.shape
+        assert np.array_equal(function(x)[1], function(x[1]))
+
+
 def test_errors_are_seen_through_a_pointwise_consumer() -> None:
     """Also behind a reshape; with a second consumer of the same value nothing is clipped."""
     batches = [(torch.randn(4, 16, generator=torch.Generator().manual_seed(i)),) for i in range(8)]

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -237,11 +238,23 @@ def as_shown(kind: str, value: Any) -> str:
 
 
 def same(kind: str, text: str, value: Any) -> bool:
-    """JavaScript formats small numbers differently: compare them as numbers, with the displayed digits."""
+    """JavaScript formats small numbers differently, and rounds 20.25 up: compare numbers, with the displayed digits."""
     if kind in ("short", "ms"):
         digits = 4 if kind == "short" else 3
         return float(text.removesuffix(" ms")) == float(f"{(1e3 if kind == 'ms' else 1) * float(value):.{digits}g}")
-    return text == as_shown(kind, value)
+    return text == as_shown(kind, value) or _is_tie(kind, text, value)
+
+
+DIGITS = {"db": 1, "percent": 1, "seconds": 2}
+
+
+def _is_tie(kind: str, text: str, value: Any) -> bool:
+    """The value is exactly between two displayed numbers, and the text is one of them."""
+    digits = DIGITS.get(kind)
+    shown = re.fullmatch(r"(-?\d+\.(\d+)) (dB|%|s)", text)
+    if digits is None or shown is None or len(shown[2]) != digits:
+        return False
+    return abs(Decimal(shown[1]) - Decimal(value)) == Decimal(5).scaleb(-digits - 1)
 
 
 def test_every_figure_is_the_one_in_the_data(browser: Browser, folder: Path, facts: dict[str, Any]) -> None:
@@ -261,6 +274,9 @@ def test_a_wrong_figure_would_be_seen() -> None:
     assert not same("count", "19,993", 19992)
     assert not same("db", "41.3 dB", 41.36)
     assert same("ms", "0.0610 ms", 6.1e-05)
+    assert same("percent", "20.3 %", 20.25)
+    assert not same("percent", "20.4 %", 20.25)
+    assert not same("percent", "20.3 %", 20.2)
 
 
 def many(facts: dict[str, Any], count: int) -> dict[str, Any]:

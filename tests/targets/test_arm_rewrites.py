@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from ingot.targets.arm.fusions import clamp_limits
 from tests.support.arm import Batches, assert_whole, cast
 from tests.support.requirements import need
 
@@ -31,6 +32,39 @@ def test_a_transposed_convolution_that_arm_refuses_is_a_convolution(kind: str) -
     casting = cast(nn.Sequential(before, nn.ReLU(), layer, nn.ReLU()), need("ethos-u55-128"), batches)
     assert_whole(casting)
     assert any("conv-transpose-by-phases" in r for r in casting.plan.rewrites)
+
+
+def test_only_what_clamps_fuses_into_a_linear() -> None:
+    """reshape(-1) leaves a vector as it is; taken for a clamp, it was erased, and the output had another shape."""
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    clamps = {
+        torch.ops.aten.relu.default: (), torch.ops.aten.hardtanh.default: (-1.0, 3.0), torch.ops.aten.clamp.default: (0.5,),
+    }  # fmt: skip
+    others = {
+        torch.ops.aten.reshape.default: ([-1],), torch.ops.aten.view.default: ([-1],), torch.ops.aten.clone.default: (),
+        torch.ops.aten.squeeze.dim: (1,), torch.ops.aten.neg.default: (), torch.ops.aten.abs.default: (),
+        torch.ops.aten.alias.default: (), torch.ops.aten.flatten.using_ints: (),
+    }  # fmt: skip
+    assert all(clamp_limits(graph.call_function(op, (x, *rest))) for op, rest in clamps.items())
+    assert not any(clamp_limits(graph.call_function(op, (x, *rest))) for op, rest in others.items())
+
+
+class FlatLinears(nn.Module):
+    """Views of all kinds between a linear and its readers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 3), nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        a, b = self.first(x).ravel(), self.second(x).view(-1)
+        return torch.cat([a, a * 2]), b, self.second(x).squeeze(-1).tanh(), self.first(x).flatten().relu()
+
+
+@pytest.mark.parametrize("target", ["ethos-u55-128", "vgf"])
+def test_views_after_a_linear_keep_their_shape(target: str) -> None:
+    assert_whole(cast(FlatLinears(), need(target), [(torch.randn(1, 2, 8),) for _ in range(4)]))
 
 
 @pytest.mark.parametrize("affine", [False, True])

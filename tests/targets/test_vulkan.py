@@ -22,7 +22,7 @@ from ingot.rewrite.apply import rewrite_for
 from ingot.runtime.segmented_run import read_pte, segments_of
 from ingot.targets.edge_ops import decomposed_nodes
 from ingot.targets.vulkan.graph import OpCall, VulkanGraph, decode_delegate, torch_dtype
-from ingot.targets.vulkan.interpreter import check_registered
+from ingot.targets.vulkan.interpreter import DelegateInterpreter, check_registered
 from ingot.targets.vulkan.partitioner_query import taken_by_vulkan
 from ingot.targets.vulkan.target import BACKEND, EXECUTED_ON, VULKAN
 from ingot.verify.check import run_artefact, run_graph, run_quantized
@@ -470,3 +470,38 @@ def test_lowering_leaves_the_level_of_the_root_logger(monkeypatch: pytest.Monkey
     with vulkan_lowering():
         assert root.level == logging.WARNING
     assert root.level == before
+
+
+class NanMeans(nn.Module):
+    """Their decomposition reads a value and its alias; both leave the delegate."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        y = torch.tanh(x)
+        return y.nanmean(-1, keepdim=True), torch.erfc(x).nansum(-2)
+
+
+def test_a_value_and_its_alias_are_one_output_of_a_delegate() -> None:
+    batches = [(torch.randn(2, 3, 4, 4),) for _ in range(2)]
+    casting = ingot.cast(NanMeans(), batches[0], target="vulkan", calibration=batches, recipe={"quantize": False})
+    assert casting.check.passed
+
+
+def test_a_payload_with_other_outputs_than_the_program_takes_is_refused() -> None:
+    file = read_pte(cast(Net()).pte)
+    payload = next(p.payload for p in segments_of(file.program, {BACKEND}) if p.payload)
+    with pytest.raises(ingot.IngotError, match="gives 1 outputs, the program takes 2"):
+        DelegateInterpreter(file.named_data)(payload, [[]], 2)
+
+
+class Empty(nn.Module):
+    """A program over no elements, with a constant of none and a host op between two delegates."""
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = nn.functional.threshold(x.relu(), 0.3, 0.0)
+        return y @ y.mT, y + torch.zeros(2, 0, 3)
+
+
+def test_tensors_without_elements_run_by_segments() -> None:
+    batches = [(torch.randn(2, 0, 3),) for _ in range(2)]
+    casting = ingot.cast(Empty(), batches[0], target="vulkan", calibration=batches, recipe={"quantize": False})
+    assert casting.check.passed

@@ -26,11 +26,12 @@ def clamp_limits(node: Node) -> tuple[float, float] | None:
 
 @cache
 def _clamp_limits(op: Any, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) -> tuple[float, float] | None:
-    x = torch.cat([torch.linspace(-9, 9, 1001), torch.tensor([-1e30, 1e30])])
+    x = torch.cat([torch.linspace(-9, 9, 1001), torch.tensor([-1e30, 1e30])])[:, None]  # reshape(-1) changes the shape
     try:
         y = op(x, *args, **dict(kwargs))
         low, high = float(y.min()), float(y.max())
-        return (low, high) if low < high and torch.equal(y, x.clamp(low, high)) else None
+        clamps = low < high and torch.equal(y, x.clamp(low, high)) and not torch.equal(y, x)
+        return (low, high) if clamps else None
     except Exception:  # an op with other operands or of another rank
         return None
 

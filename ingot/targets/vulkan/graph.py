@@ -62,6 +62,8 @@ def decode_delegate(payload: bytes, named: Any) -> VulkanGraph:
 
 
 def _constant(tensor: Any, reference: Any, named: Any) -> torch.Tensor:
+    if math.prod(tensor.dims) == 0:  # the file has no data for it
+        return torch.empty(list(tensor.dims), dtype=torch_dtype(tensor))
     entry = named.pte_data.get(reference.named_key) if named else None
     if entry is None:
         raise ArtefactError(

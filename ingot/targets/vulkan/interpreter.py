@@ -25,6 +25,9 @@ class DelegateInterpreter:
 
     def __call__(self, payload: bytes, batches: list[list[Any]], outputs: int) -> list[list[Any]]:
         graph = self._graph(payload)
+        if len(graph.outputs) != outputs:
+            why = f"it gives {len(graph.outputs)} outputs, the program takes {outputs}"
+            raise ArtefactError("the Vulkan delegate cannot be run", why=why)
         with torch.no_grad():
             return [interpret(graph, [torch.from_numpy(a) for a in arrays]) for arrays in batches]
 

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
+from torch.fx import GraphModule
+from torch.fx.passes.infra.pass_base import PassResult
 
 from ingot.patches.vulkan import vulkan_lowering
 from ingot.runtime.segmented_run import read_pte, run_segmented_file
@@ -47,6 +49,9 @@ class VulkanLowering(Lowering):
     def rules(self) -> Sequence[RewriteRule]:
         return RULES
 
+    def edge_passes(self) -> list[Any]:
+        return [without_aliases]
+
     def context(self) -> AbstractContextManager[Any]:
         return vulkan_lowering()
 
@@ -67,6 +72,17 @@ def _partitioners() -> list[Any]:
             return result
 
     return [WithoutState({}, operator_blocklist=ops_without_shader())]
+
+
+def without_aliases(module: GraphModule) -> PassResult:
+    """A value and its alias would be two outputs of a delegate, and one in its payload: the program would read memory
+    that nothing writes. Decompositions leave them."""
+    aliases = [n for n in module.graph.nodes if getattr(n.target, "__name__", "").startswith("aten.alias")]
+    inner = [n for n in aliases if all(user.op != "output" for user in n.users)]  # the signature names outputs
+    for node in inner:
+        node.replace_all_uses_with(node.all_input_nodes[0])
+        module.graph.erase_node(node)
+    return PassResult(module, bool(inner))
 
 
 class VulkanRunner(Runner):
