@@ -19,6 +19,7 @@ from ingot.calibrate.statistics import Ranges
 from ingot.capture.op_semantics import operands
 from ingot.config.recipe import Recipe
 from ingot.core.channel_factors import ChannelFactors
+from ingot.errors import first_sentence
 from ingot.plan.channel_factor_choice import (
     choose_factors,
     choose_input_products,
@@ -78,21 +79,32 @@ class Corrected:
 
 
 Replan = Callable[[GraphModule, Ranges, str], tuple[Ranges, Plan]]  # for a changed program and a range estimator
+Correction = Callable[[Corrected, Recipe, Replan], Corrected]
 
 
 def corrected(start: Corrected, recipe: Recipe, replan: Replan) -> Corrected:
     """With every correction that the recipe allows and that helps."""
     if len(start.simulation.batches) < LEAST_BATCHES:
         return start
-    found = _scaled(start, recipe, replan) if recipe.equalize_channels else start
+    found = _attempt("equalization", _scaled, start, recipe, replan) if recipe.equalize_channels else start
     for _ in range(MAX_ROUNDS if recipe.smooth_inputs else 0):
-        before, found = found, _smoothed(found, recipe, replan)
-        if found is before:
+        before, found = found, _attempt("smoothing", _smoothed, found, recipe, replan)
+        if found is before or found.module is before.module:
             break
-    return _rounded(found, recipe)
+    return _attempt("GPTQ", _rounded, found, recipe, replan)
 
 
-def _rounded(before: Corrected, recipe: Recipe) -> Corrected:
+def _attempt(name: str, correct: Correction, before: Corrected, recipe: Recipe, replan: Replan) -> Corrected:
+    """The plan is right without the correction, so one that fails costs a note."""
+    try:
+        return correct(before, recipe, replan)
+    except Exception as e:
+        plan = before.trial.plan
+        notes = (*plan.notes, f"{name}: not tried, it fails: {type(e).__name__}: {first_sentence(e)}")
+        return replace(before, trial=replace(before.trial, plan=replace(plan, notes=notes)))
+
+
+def _rounded(before: Corrected, recipe: Recipe, _: Replan) -> Corrected:
     """GPTQ, and clipping of each row of a weight."""
     plan = before.trial.plan
     nodes = roundable(before.module, plan, recipe.round_weights)

@@ -22,7 +22,7 @@ from ingot.plan.cost_model import TOKEN_NOISE
 from ingot.plan.plan_data import Plan, QParams
 from ingot.plan.smoothing_factors import rounding_noise
 from ingot.rewrite.channel_factors import writes_channels
-from ingot.rewrite.scalable_channels import by_column, channel_axis, output_width
+from ingot.rewrite.scalable_channels import by_column, channel_axis, output_width, tied_constants
 
 Statistics = Mapping[Node, ChannelStatistics]
 Sensitivity = Mapping[str, float | tuple[float, ...]]  # by value name or operand key
@@ -101,7 +101,12 @@ Noisy = StoredValue | ReadingWeight
 
 def reading_weights(module: GraphModule) -> list[Node]:
     """Ops whose channels could be scaled. A grouped transposed convolution has its rows elsewhere."""
-    return [n for n in calls(module) if writes_channels(n) and (weight_axis(n) == 0 or groups_of(n) == 1)]
+    return [n for n in _untied(module) if weight_axis(n) == 0 or groups_of(n) == 1]
+
+
+def _untied(module: GraphModule) -> list[Node]:
+    tied = tied_constants(module)
+    return [n for n in calls(module) if writes_channels(n) and tied.isdisjoint(operands(n))]
 
 
 def input_axes(nodes: Iterable[Node]) -> dict[Node, int]:
@@ -112,7 +117,7 @@ def input_axes(nodes: Iterable[Node]) -> dict[Node, int]:
 def written_channels(module: GraphModule) -> dict[Node, Tensor]:
     """Results of ops with weights, with channel numbers of their own."""
     found = {}
-    for n in (n for n in calls(module) if writes_channels(n)):
+    for n in _untied(module):
         shape = [-1 if d == channel_axis(n, n) else 1 for d in range(value_of(n).dim())]
         found[n] = torch.arange(output_width(n)).reshape(shape)
     return found

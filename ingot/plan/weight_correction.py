@@ -23,6 +23,7 @@ from ingot.plan.rounded_weights import packed_codes
 from ingot.plan.validate import with_bias_qparams
 from ingot.plan.weight_rounding import best_clip_ratios, error_feedback, rounded_codes, shrunk
 from ingot.rewrite.channel_factors import writes_channels
+from ingot.rewrite.scalable_channels import tied_constants
 
 NARROW = 7  # the largest code of 4 bits
 
@@ -31,7 +32,8 @@ def roundable(module: GraphModule, plan: Plan, how: str) -> list[Node]:
     """Ops whose weights are rounded so: those narrower than 8 bits, or all."""
     if how == "nearest":
         return []
-    able = [n for n in calls(module) if writes_channels(n) and has_rows(n)]
+    tied = tied_constants(module)
+    able = [n for n in calls(module) if writes_channels(n) and has_rows(n) and tied.isdisjoint(operands(n))]
     planned = ((n, plan.qparams(n.name, 1)) for n in able)
     by_row = [(n, q) for n, q in planned if q is not None and q.axis == weight_axis(n)]
     return [n for n, q in by_row if how == "gptq" or q.qmax <= NARROW]

@@ -81,8 +81,11 @@ def _planned(
     estimators = CANDIDATE_ESTIMATORS if recipe.range == "auto" else (recipe.range,)
     plans = dict(zip(estimators, solve_each(*facts, estimators), strict=True))
 
+    # What stays float for want of statistics does so with factors, too: else plans would differ in more than these.
+    unrecorded = frozenset(map(value_name, calls(module))) - ranges.values.keys()
+
     def replan(changed: GraphModule, known: Ranges, estimator: str) -> tuple[Ranges, Plan]:
-        more = record_rewritten_values(changed, known, lambda: None, untaken)
+        more = record_rewritten_values(changed, known, lambda: None, untaken | unrecorded)
         more = replace(more, notes=known.notes)
         return more, solve(changed, more, *facts[2:5], replace(recipe, range=estimator))
 

@@ -7,6 +7,7 @@ carries on. Channels that meet in an add have one factor. What no constant can a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -48,6 +49,7 @@ class ScalableChannels:
     writers: dict[Node, Tensor] = field(default_factory=dict)  # op -> the channels of its result, as a vector
     readers: dict[Node, Tensor] = field(default_factory=dict)  # op with a weight -> the channels that it reads
     clamped: list[Clamped] = field(default_factory=list)
+    tied: frozenset[Node] = frozenset()  # constants that another node reads too
     parents: list[int] = field(default_factory=list)
     blocked: set[int] = field(default_factory=set)
 
@@ -77,7 +79,7 @@ class ScalableChannels:
 
 
 def scalable_channels(module: GraphModule) -> ScalableChannels:
-    found = ScalableChannels()
+    found = ScalableChannels(tied=tied_constants(module))
     for node in module.graph.nodes:
         if node.op == "call_function" and is_float(node):
             _pass(node, found)
@@ -105,7 +107,7 @@ def _block_operands(node: Node, found: ScalableChannels, kept: tuple[Node, ...] 
 def _weighted(node: Node, found: ScalableChannels) -> None:
     """It reads the channels of its input, and writes new ones."""
     read = operands(node)
-    if not has_own_constants(node):
+    if not has_own_constants(node) or not found.tied.isdisjoint(read):
         return _block_operands(node, found)
     if read[0] in found.values:
         channels = input_channels(node, found.values[read[0]])
@@ -124,16 +126,18 @@ def _weighted(node: Node, found: ScalableChannels) -> None:
 
 
 def has_own_constants(node: Node) -> bool:
-    """Weight and bias are float32 constants that no other op reads: a shared one would be stored twice."""
+    """Weight and bias are float32 constants, each with one reader."""
     read = operands(node)[1:3]
     tensors = [constant_of(n) for n in read]
     plain = all(t is not None and t.dtype is torch.float32 for t in tensors) and value_of(node).dtype is torch.float32
-    return plain and not node.meta.get("ingot_float") and all(_readers_of_constant(n) == 1 for n in read)
+    return plain and not node.meta.get("ingot_float") and all(len(n.users) == 1 for n in read)
 
 
-def _readers_of_constant(node: Node) -> int:
-    same = (n for n in node.graph.find_nodes(op="get_attr", target=node.target))
-    return sum(len(n.users) for n in same)
+def tied_constants(module: GraphModule) -> frozenset[Node]:
+    """Nodes of one tensor, under one name or several. With factors of its own each would be stored apart."""
+    tensors = {n: t for n in module.graph.find_nodes(op="get_attr") if (t := constant_of(n)) is not None and t.numel()}
+    count = Counter(t.data_ptr() for t in tensors.values())
+    return frozenset(n for n, t in tensors.items() if count[t.data_ptr()] > 1)
 
 
 def input_channels(node: Node, channels: Tensor) -> Tensor | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -181,3 +182,16 @@ def _trial(noises: list[float], time: float) -> PlanTrial:
 def test_a_correction_is_taken_for_less_noise_that_is_no_chance(after: list[float], time: float, taken: bool) -> None:
     gain = gain_on_judging_batches(_trial([1.0] * 8, 100.0), _trial(after, time), Recipe())
     assert (gain is not None) == taken
+
+
+def test_a_correction_that_fails_costs_a_note_and_not_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("no such thing at all")
+
+    program, ranges, _ = recorded("conv -> relu")
+    off = ingot.plan(program, ranges, "xnnpack", recipe=OFF)
+    module = sys.modules["ingot.plan.correction_search"]  # ingot.plan is a function
+    monkeypatch.setattr(module, "scalable_channels", broken)
+    plan = ingot.plan(program, ranges, "xnnpack", recipe={"smooth_inputs": False})
+    assert plan.decisions == off.decisions
+    assert plan.notes[-1] == "equalization: not tried, it fails: RuntimeError: no such thing at all"

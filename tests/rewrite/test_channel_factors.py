@@ -160,3 +160,30 @@ def test_edited_factors_are_checked(factors: ChannelFactors, says: str) -> None:
 def test_no_factors_no_copy() -> None:
     program, _ = form_of("norms", 0)
     assert with_channel_factors(program, ChannelFactors()) is program
+
+
+def test_tied_weights_are_left_as_they_are() -> None:
+    """Under one name or under two: with factors they would be stored twice."""
+
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+            self.b.weight = self.a.weight
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.c(torch.relu(self.c(torch.relu(self.b(torch.relu(self.a(x)))))))
+
+    found = scalable_channels(ingot.capture(Tied(), (torch.randn(2, 6),)).module)
+    assert not found.writers
+    assert not found.readers
+
+
+def test_programs_of_any_batch_size() -> None:
+    net = Inverted(torch.relu).eval()
+    x = torch.randn(4, 3, 10, 10)
+    program = ingot.capture(net, (x,), dynamic_shapes={"x": {0: torch.export.Dim("n", min=1, max=16)}})
+    changed = scaled_module(program.module, random_factors(program))
+    for size in (4, 2):
+        want, got = (torch.utils._pytree.tree_leaves(m(x[:size]))[0] for m in (program.module, changed))
+        torch.testing.assert_close(got, want, rtol=1e-3, atol=1e-4 * float(want.abs().max()))
