@@ -148,10 +148,10 @@ def _ranges(folder: Path) -> None:
 
 
 def _plan(folder: Path) -> None:
-    from ingot.api import rewrite_for
     from ingot.cli.files import read_plan
     from ingot.config.recipe import Recipe
     from ingot.plan.validate import validate
+    from ingot.rewrite.apply import rewrite_for
     from ingot.targets.registry import find_target
 
     for plan in (ingot.Plan.from_json((folder / "plan.json").read_bytes()), read_plan(folder / "plan.json")):

@@ -32,9 +32,8 @@ from ingot.quantize.qat import Training, prepare_qat
 from ingot.result.casting import Casting
 from ingot.result.lower_and_verify import check_of, localized, lowered, run_and_compare
 from ingot.result.plan_for_methods import plan_program
-from ingot.result.plan_for_target import must_match, quantize_by_plan, recipe_of_plan
+from ingot.result.plan_for_target import planned_form, quantize_by_plan, recipe_of_plan
 from ingot.result.target_cast import TargetCast
-from ingot.rewrite.apply import rewrite_for
 from ingot.targets.registry import Availability, available_targets, find_target
 from ingot.verify.localize.finding import Finding
 from ingot.verify.minify.reducer import Reduction, reduce_model
@@ -288,9 +287,7 @@ def train(program: Program, plan: Plan, *, recipe: RecipeLike = None) -> Trainin
         raise InputError("a program is trained at one size", why=why, hint=hint)
     settings = recipe_of_plan(plan, recipe)
     target = find_target(plan.target, settings.options, settings.extra_backends)
-    form = rewrite_for(program, target, settings).program
-    must_match(plan, form)
-    return prepare_qat(form, plan, target)
+    return prepare_qat(planned_form(program, plan, target, settings), plan, target)
 
 
 @_verb

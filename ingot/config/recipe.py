@@ -7,7 +7,7 @@ import tomllib
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
@@ -81,6 +81,14 @@ class Recipe:
     """How ranges come from histograms. auto: several estimators are tried on some batches; least noise wins."""
     correct_biases: bool = True
     """Bias correction: biases compensate the mean error of each channel, as measured on some batches."""
+    equalize_channels: bool = True
+    """Cross-layer equalization and SmoothQuant: weights and norms take up factors that make channels more alike, where
+    that is seen to help."""
+    smooth_inputs: bool = True
+    """SmoothQuant with a product of its own before a weight, where no constant can take up the factors."""
+    round_weights: Literal["auto", "nearest", "gptq"] = "auto"
+    """gptq: weights are rounded by the error of their products, with scales that clip, where that is seen to help.
+    auto: those narrower than 8 bits."""
     dynamic_activations: bool = True
     """Ops may quantize their input at run time, token by token, where the target has such kernels."""
     noise_vs_latency: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = None

@@ -13,8 +13,9 @@ from ingot.goal.search import GoalSearch, PlanCandidate
 from ingot.plan.plan_data import Plan
 from ingot.result.casting import Casting
 from ingot.result.lower_and_verify import mismatch_error
+from ingot.result.plan_for_target import planned_form
 from ingot.result.target_cast import TargetCast
-from ingot.rewrite.apply import rewrite_for
+from ingot.targets.base import Target
 from ingot.targets.registry import find_target
 
 MOST_ARTEFACTS = 3  # plans that met the goal in simulated quantization and are lowered in turn
@@ -35,19 +36,20 @@ class _GoalCast:
     work: TargetCast
     measure: GoalMeasure
     estimator: str | None = None  # the range estimator, chosen with the first plan
-    constants: dict[Any, Any] = field(default_factory=dict)  # quantized weights, once for all plans
+    constants: dict[str, dict[Any, Any]] = field(default_factory=dict)  # quantized weights, by the factors on them
 
     def run(self) -> Casting:
         recipe = self.work.recipe
         target = find_target(self.work.target, recipe.options, recipe.extra_backends)
-        form = rewrite_for(self.work.program, target, recipe).program
         with self.work.steps("search") as tick:
-            search = GoalSearch(
-                self._plan_at, lambda p: self.measure.values(SimulatedRun(form, p, self.constants)), tick
-            )
+            search = GoalSearch(self._plan_at, lambda p: self.measure.values(self._simulated(p, target)), tick)
             candidates = search.run()
         meeting = [c for c in candidates if c.step.met]
         return self._lowered(meeting or [_nearest(candidates)], candidates, search.ended)
+
+    def _simulated(self, plan: Plan, target: Target) -> SimulatedRun:
+        form = planned_form(self.work.program, plan, target, self.work.recipe)
+        return SimulatedRun(form, plan, self.constants.setdefault(repr(plan.channel_factors), {}))
 
     def _plan_at(self, price: float) -> Plan:
         recipe = replace(self.work.recipe, noise_vs_latency=price)

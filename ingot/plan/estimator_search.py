@@ -26,31 +26,46 @@ MAX_NOISE_RATIO = 0.95  # a quarter of a decibel: a smaller advantage may be cha
 
 
 @dataclass(frozen=True)
-class _Candidate:
-    estimator: str
+class PlanTrial:
+    """A plan with its bias corrections, as it did in simulated quantization."""
+
+    name: str
     plan: Plan
-    noise: float  # geometric mean over batches, by which candidates are compared
+    by_batch: tuple[float, ...]  # noise-to-signal ratio
     mean_noise: float  # of all batches together, as the check measures it
+
+    @property
+    def noise(self) -> float:
+        """By which plans are compared. One or two batches with exceptional errors would decide an arithmetic mean."""
+        return math.exp(sum(map(math.log, self.by_batch)) / max(len(self.by_batch), 1))
 
 
 def best_plan(
     plans: Mapping[str, Plan], module: GraphModule, batches: Sequence[SampleBatch], *, correct_biases: bool
 ) -> Plan:
     """The plan with the least noise in simulated quantization; the first where no other is clearly better."""
-    simulation = Simulation.of(module, batches[: _affordable_batches(module)])
-    correct = correct_biases and len(simulation.batches) >= MIN_BATCHES
-    candidates = [_simulate(name, plan, simulation, correct) for name, plan in plans.items()]
+    return with_prediction(best_trial(plans, simulation_of(module, batches), correct_biases=correct_biases))
+
+
+def simulation_of(module: GraphModule, batches: Sequence[SampleBatch]) -> Simulation:
+    """On as many batches as the size of the program allows."""
+    return Simulation.of(module, batches[: _affordable_batches(module)])
+
+
+def best_trial(plans: Mapping[str, Plan], simulation: Simulation, *, correct_biases: bool) -> PlanTrial:
+    candidates = [try_plan(name, plan, simulation, correct_biases) for name, plan in plans.items()]
     best, first = min(candidates, key=lambda c: c.noise), candidates[0]
     chosen = best if best.noise < MAX_NOISE_RATIO * first.noise else first
     notes = (*chosen.plan.notes, _note(candidates, chosen, len(simulation.batches)))
-    return _with_prediction(replace(chosen.plan, notes=notes), chosen)
+    return replace(chosen, plan=replace(chosen.plan, notes=notes))
 
 
-def _with_prediction(plan: Plan, chosen: _Candidate) -> Plan:
+def with_prediction(trial: PlanTrial) -> Plan:
     """The simulation corrects the noise model, which adds up errors as if they were small and independent."""
+    plan = trial.plan
     if plan.predicted.modelled_sqnr_db is None:
         return plan
-    sqnr_db = -10 * math.log10(max(chosen.mean_noise, NOISE_EPSILON))
+    sqnr_db = -10 * math.log10(max(trial.mean_noise, NOISE_EPSILON))
     note = f"predicted SQNR of the outputs: {sqnr_db:.1f} dB"
     return replace(plan, predicted=replace(plan.predicted, sqnr_db=sqnr_db), notes=(note, *plan.notes))
 
@@ -60,31 +75,28 @@ def _affordable_batches(module: GraphModule) -> int:
     return min(max(ELEMENT_BUDGET // max(computed, 1), MIN_BATCHES), MAX_BATCHES)
 
 
-def _simulate(estimator: str, plan: Plan, simulation: Simulation, correct_biases: bool) -> _Candidate:
-    outputs, found = simulation.run(plan, correct_biases)
+def try_plan(name: str, plan: Plan, simulation: Simulation, correct_biases: bool) -> PlanTrial:
+    correct = correct_biases and len(simulation.batches) >= MIN_BATCHES
+    outputs, found = simulation.run(plan, correct)
     corrections = {node: tuple(c.tolist()) for node, c in found.items() if bool(c.any())}
-    noise = _noise(simulation.float_outputs, outputs)
+    by_batch = _noise_by_batch(simulation.float_outputs, outputs)
     mean = _mean_noise(simulation.float_outputs, outputs)
-    return _Candidate(estimator, replace(plan, bias_corrections=corrections), noise, mean)
+    return PlanTrial(name, replace(plan, bias_corrections=corrections), by_batch, mean)
 
 
-def _note(candidates: list[_Candidate], chosen: _Candidate, batches: int) -> str:
-    each = ", ".join(f"{c.estimator} {-10 * math.log10(max(c.noise, 1e-20)):.1f} dB" for c in candidates)
+def _note(candidates: list[PlanTrial], chosen: PlanTrial, batches: int) -> str:
+    each = ", ".join(f"{c.name} {-10 * math.log10(c.noise):.1f} dB" for c in candidates)
     corrected = len(chosen.plan.bias_corrections)
     return (
-        f"range estimator: {chosen.estimator}; bias correction: {corrected} ops; "
+        f"range estimator: {chosen.name}; bias correction: {corrected} ops; "
         f"SQNR in simulated quantization on {batches} batches: {each}"
     )
 
 
-def _noise(expected: list[list[Tensor]], actual: list[list[Tensor]]) -> float:
-    """Noise-to-signal ratio, the mean over outputs (as in the planner) and the geometric mean over batches.
-
-    One or two batches with exceptional errors would decide an arithmetic mean.
-    """
+def _noise_by_batch(expected: list[list[Tensor]], actual: list[list[Tensor]]) -> tuple[float, ...]:
+    """Noise-to-signal ratio of each batch, the mean over outputs, as in the planner."""
     pairs = (_comparable(e, a) for e, a in zip(expected, actual, strict=True))
-    each = [sum(_noise_ratio(e, a) for e, a in batch) / len(batch) for batch in pairs if batch]
-    return math.exp(sum(math.log(max(n, 1e-20)) for n in each) / max(len(each), 1))
+    return tuple(max(sum(_noise_ratio(e, a) for e, a in batch) / len(batch), 1e-20) for batch in pairs if batch)
 
 
 def _mean_noise(expected: list[list[Tensor]], actual: list[list[Tensor]]) -> float:

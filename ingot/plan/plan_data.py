@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from ingot.config.validation import parsed
+from ingot.core.channel_factors import ChannelFactors
 from ingot.errors import InputError, PlanError, first_sentence, nearest
 
 VERSION = 1
@@ -102,6 +103,9 @@ class Plan:
     notes: tuple[str, ...] = field(default=())
     # Added to the bias of an op, by channel.
     bias_corrections: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
+    channel_factors: ChannelFactors = field(default_factory=ChannelFactors)  # cross-layer equalization, SmoothQuant
+    # GPTQ: by op, the codes of its weight, where they are not the nearest ones (rounded_weights.py reads them).
+    rounded_weights: Mapping[str, str] = field(default_factory=dict)
     dynamic: tuple[str, ...] = ()  # ops that quantize operand 0 at run time, token by token, to int8
     channels_last: tuple[str, ...] = ()  # inputs and outputs in channels-last memory format (NHWC)
     integer_io: bool = True  # the caller passes quantized inputs and outputs as integers; False: the program converts
@@ -144,7 +148,7 @@ class Plan:
         if not self.knows(name):
             known = {d.point.node for d in self.decisions}
             raise PlanError(f"the plan has no value '{name}'", hint=nearest(name, known))
-        lines = [line for d in made for line in _lines(d)] + self._bias_correction(name)
+        lines = [line for d in made for line in _lines(d)] + self._bias_correction(name) + self._channel_factors(name)
         consumers = [line for d in read for line in _lines(d)]
         return "\n".join(lines + ([f"consumers ({len(read)}):"] + ["  " + c for c in consumers] if read else []))
 
@@ -152,17 +156,31 @@ class Plan:
         largest = max(map(abs, self.bias_corrections.get(name, ())), default=0.0)
         return [f"    bias correction up to {largest:.3g} (mean quantization error per channel)"] if largest else []
 
+    def _channel_factors(self, name: str) -> list[str]:
+        how = {
+            "constants": "in constants",
+            "inputs": "by a product before weights",
+            "results": "up to a product after it",
+        }
+        found = self.channel_factors.of(name).items()
+        return [f"    its channels are divided by {min(f):.3g} … {max(f):.3g}, {how[where]}" for where, f in found]
+
     def diff(self, other: Plan) -> str:
-        """What differs, one line each: qparams, bias corrections, memory formats. Empty for equal plans."""
+        """What differs, one line each: qparams, corrections, memory formats. Empty for equal plans."""
         qparams = [f"{point}: {mine} -> {theirs}" for point, mine, theirs in self.differences(other)]
         names = {*self.bias_corrections, *other.bias_corrections}
         corrected = sorted(n for n in names if self.bias_corrections.get(n) != other.bias_corrections.get(n))
+        rounded = {*self.rounded_weights.items()} ^ {*other.rounded_weights.items()}
         formats = sorted({*self.channels_last} ^ {*other.channels_last})
         dynamic = sorted({*self.dynamic} ^ {*other.dynamic})
+        names = {n for p in (self, other) for f in asdict(p.channel_factors).values() for n in f}
+        scaled = sorted(n for n in names if self.channel_factors.of(n) != other.channel_factors.of(n))
         return "\n".join(
             [
                 *qparams,
                 *(f"{name}: different bias correction" for name in corrected),
+                *(f"{name}: different channel factors" for name in scaled),
+                *(f"{name}: different rounding of the weight" for name in sorted({n for n, _ in rounded})),
                 *(f"{name}: different memory format" for name in formats),
                 *(f"{name}: quantizes its input at run time in one of them" for name in dynamic),
             ]

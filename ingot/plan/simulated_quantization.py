@@ -15,6 +15,7 @@ from ingot.capture.op_semantics.weighted_ops import is_random
 from ingot.core.fx import constant_of
 from ingot.plan.bias_correction import ChannelMeans, apply_correction, bias_correction, channel_means, has_bias
 from ingot.plan.plan_data import Plan, QParams
+from ingot.plan.rounded_weights import rounded_weight
 
 SampleBatch = tuple[Any, ...]
 
@@ -114,9 +115,11 @@ class _SimulatedRun(Interpreter):
             return self.env[source]  # the error of an int32 bias is negligible
         if constant_of(source) is None:
             return fake_quantize(self.env[source], qparams)
-        key = (source.target, qparams)
+        codes = self.plan.rounded_weights.get(n.name, "") if operand == 1 else ""
+        key = (source.target, qparams, codes)
         if key not in self.constants:
-            self.constants[key] = fake_quantize(self.env[source], qparams)
+            rounded = rounded_weight(codes, self.env[source], qparams, n.name) if codes else self.env[source]
+            self.constants[key] = fake_quantize(rounded, qparams)
         return self.constants[key]
 
 

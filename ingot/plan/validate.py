@@ -15,6 +15,7 @@ from ingot.core.fx import constant_of, source_of
 from ingot.errors import PlanError, nearest
 from ingot.plan.plan_data import Decision, Plan, QParams
 from ingot.plan.qparams import INT32_RANGE, bias_qparams
+from ingot.plan.rounded_weights import rounded_weight
 from ingot.targets.base import DYNAMIC, Target
 
 
@@ -37,6 +38,17 @@ def validate(plan: Plan, module: GraphModule, target: Target) -> None:
             raise PlanError(what, why="no such op, or no such kernel", hint=nearest(name, nodes))
     for name, correction in plan.bias_corrections.items():
         _check_bias_correction(name, correction, nodes)
+    for name, codes in plan.rounded_weights.items():
+        _check_rounded_weight(name, codes, nodes, plan)
+
+
+def _check_rounded_weight(name: str, codes: str, nodes: dict[str, Node], plan: Plan) -> None:
+    weight = constant_of(operands(nodes[name])[1]) if name in nodes and weight_axis(nodes[name]) is not None else None
+    qparams = plan.qparams(name, 1)
+    if weight is None or qparams is None or len(nodes[name].all_input_nodes[1].users) > 1:
+        why = "no such op with a quantized weight of its own"
+        raise PlanError(f"the plan has a rounded weight for '{name}'", why=why)
+    rounded_weight(codes, weight, qparams, name)
 
 
 def _check_bias_correction(name: str, correction: tuple[float, ...], nodes: dict[str, Node]) -> None:

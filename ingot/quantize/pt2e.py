@@ -15,6 +15,7 @@ from ingot.capture.op_semantics import operands
 from ingot.core.fx import constant_of, copy_graph_module, fresh_name, inherited_meta, is_state
 from ingot.patches.speed_contexts import fast_convert
 from ingot.plan.plan_data import Decision, Plan, QParams, QuantizationPoint, as_float32
+from ingot.plan.rounded_weights import rounded_weight
 from ingot.quantize.audit import audit, qdq_chain
 from ingot.quantize.dynamic_activations import insert_dynamic_quantization
 
@@ -30,6 +31,7 @@ def quantize(module: GraphModule, plan: Plan, *, float_bias: bool) -> GraphModul
 
     work = copy_graph_module(module)
     _correct_biases(work, plan)
+    _round_weights(work, plan)
     plan = _round_biases(work, plan) if float_bias else _float32_biases(plan)
     _one_attribute_per_quantized_constant(work, plan)
     constants = {n.name: t for n in work.graph.nodes if (t := constant_of(n)) is not None}
@@ -109,6 +111,19 @@ def _one_attribute_per_quantized_constant(module: GraphModule, plan: Plan) -> No
         if tensor is not None and any(plan.qparams(u.name, i) is not None for u, i in points):
             node.target = fresh_name(module, str(node.target))
             module.register_buffer(node.target, tensor.detach())
+
+
+def _round_weights(module: GraphModule, plan: Plan) -> None:
+    """Weights that are not rounded to the nearest code: these become the numbers that their codes stand for."""
+    by_name = {n.name: n for n in module.graph.nodes}
+    for name, codes in plan.rounded_weights.items():
+        source, qparams = operands(by_name[name])[1], plan.qparams(name, 1)
+        weight = constant_of(source)
+        assert weight is not None  # validated
+        assert qparams is not None
+        made = fresh_name(module, f"{source.name}_rounded")
+        module.register_buffer(made, rounded_weight(codes, weight, qparams, name).to(weight.dtype))
+        source.target = made
 
 
 def _round_biases(module: GraphModule, plan: Plan) -> Plan:

@@ -20,6 +20,7 @@ from ingot.capture.export import Program
 from ingot.capture.inputs import Inputs
 from ingot.capture.op_semantics import effect_of, operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
+from ingot.core.channel_factors import ChannelFactors
 from ingot.core.fx import constant_of, copy_graph_module, get_attribute
 from ingot.errors import PlanError
 from ingot.plan.plan_data import Decision, Plan, QParams, QuantizationPoint
@@ -66,7 +67,9 @@ class Training(nn.Module):
             self.program, module=module, reference=copy.deepcopy(module), rewritten_for=self.target.name, exported=None
         )
         decisions = tuple(_trained_decisions(self.plan, module, self.scales, self.target))
-        return program, replace(self.plan, decisions=decisions, fingerprint=program.fingerprint, bias_corrections={})
+        # The weights have the corrections now.
+        plan = replace(self.plan, bias_corrections={}, channel_factors=ChannelFactors(), rounded_weights={})
+        return program, replace(plan, decisions=decisions, fingerprint=program.fingerprint)
 
 
 def prepare_qat(program: Program, plan: Plan, target: Target) -> Training:

@@ -18,8 +18,9 @@ from ingot.core.fx import calls, value_name
 from ingot.core.progress import Steps
 from ingot.errors import PlanError
 from ingot.lower.edge import MethodGraph
+from ingot.plan.correction_search import Corrected, corrected
 from ingot.plan.embedding_tables import with_embedding_tables
-from ingot.plan.estimator_search import CANDIDATE_ESTIMATORS, best_plan
+from ingot.plan.estimator_search import CANDIDATE_ESTIMATORS, best_trial, simulation_of, with_prediction
 from ingot.plan.plan_data import Plan
 from ingot.plan.simulated_quantization import can_simulate
 from ingot.plan.solve import solve, solve_each, unquantized
@@ -28,6 +29,7 @@ from ingot.quantize.memory_format import channels_last_names, with_channels_last
 from ingot.quantize.pt2e import quantize
 from ingot.result.lower_and_verify import QuantizedProgram
 from ingot.rewrite.apply import rewrite_for
+from ingot.rewrite.channel_factors import with_channel_factors
 from ingot.targets.barred import Bar, host_bars, with_bars
 from ingot.targets.base import Target
 from ingot.targets.registry import find_target
@@ -80,8 +82,19 @@ def _planned(
         return solve(*facts)
     estimators = CANDIDATE_ESTIMATORS if recipe.range == "auto" else (recipe.range,)
     plans = dict(zip(estimators, solve_each(*facts, estimators), strict=True))
+
+    # What stays float for want of statistics does so with factors, too: else plans would differ in more than these.
+    unrecorded = frozenset(map(value_name, calls(module))) - ranges.values.keys()
+
+    def replan(changed: GraphModule, known: Ranges, estimator: str) -> tuple[Ranges, Plan]:
+        more = record_rewritten_values(changed, known, lambda: None, untaken | unrecorded)
+        more = replace(more, notes=known.notes)
+        return more, solve(changed, more, *facts[2:5], replace(recipe, range=estimator))
+
     with torch.no_grad():
-        return best_plan(plans, module, ranges.cached_batches, correct_biases=recipe.correct_biases)
+        simulation = simulation_of(module, ranges.cached_batches)
+        trial = best_trial(plans, simulation, correct_biases=recipe.correct_biases)
+        return with_prediction(corrected(Corrected(module, module, ranges, trial, simulation), recipe, replan).trial)
 
 
 def with_rewritten_values(form: Program, ranges: Ranges, target: Target, untaken: frozenset[str]) -> Ranges:
@@ -114,14 +127,20 @@ def _methods_text(program: Program, plan: Plan) -> str:
 
 def _quantized(program: Program, plan: Plan, recipe: Recipe, steps: Steps) -> tuple[MethodGraph, Target]:
     main = find_target(plan.target, recipe.options, recipe.extra_backends)
-    form = rewrite_for(program, main, recipe).program
-    must_match(plan, form)
+    form = planned_form(program, plan, main, recipe)
     target = with_bars(main, host_bars(recipe.host_ops, form.module))
     validate(plan, form.module, target)
     plan, form = with_bias_qparams(plan, form.module), with_channels_last_inputs(form, plan.channels_last)
     with steps("quantize"):
         quantized = quantize(form.module, plan, float_bias=target.numerics.bias == "float")
     return MethodGraph(form, quantized, plan), target
+
+
+def planned_form(program: Program, plan: Plan, target: Target, recipe: Recipe) -> Program:
+    """The program that the plan is for: rewritten for the target, with the plan's channel factors."""
+    form = rewrite_for(program, target, recipe).program
+    must_match(plan, form)
+    return with_channel_factors(form, plan.channel_factors)
 
 
 def recipe_of_plan(plan: Plan, recipe: RecipeLike) -> Recipe:

@@ -30,6 +30,7 @@ from ingot.quantize.memory_format import with_channels_last_inputs
 from ingot.quantize.pt2e import quantize
 from ingot.result.report.text import json_ready
 from ingot.rewrite.apply import rewrite_for
+from ingot.rewrite.channel_factors import with_channel_factors
 from ingot.targets.barred import host_bars, with_bars
 from ingot.targets.base import Target
 from ingot.targets.registry import find_target
@@ -170,9 +171,9 @@ def _with_files(folder: Path, number: int, delegate: Delegate, names: tuple[str,
 
 def _evidence(folder: Path, records: Records, plan: Plan, target: Target, recipe: Recipe) -> Evidence:
     program = rewrite_for(capture_program(_load(folder / FLOAT)), target, recipe).program
-    form = with_channels_last_inputs(program, plan.channels_last)
+    _must_be_the_same(program, plan, folder)
+    form = with_channels_last_inputs(with_channel_factors(program, plan.channel_factors), plan.channels_last)
     target = with_bars(target, host_bars(recipe.host_ops, program.module))
-    _must_be_the_same(form, plan, folder)
     ranges = Ranges.load(folder / RANGES) if (folder / RANGES).exists() else None
     quantized = _quantized(folder, form, plan, target)
     return Evidence(

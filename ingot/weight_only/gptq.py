@@ -5,12 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ingot.errors import InputError
+from ingot.plan.weight_rounding import error_feedback
 from ingot.weight_only.round_to_nearest import search_scales
 from ingot.weight_only.rounded_weight import RoundedWeight, code_range
 
 BLOCK = 32  # columns that are updated one by one; later columns are updated once per block, by a matrix product
-DAMPING = 0.01  # of the mean of the diagonal: bounds the influence of inputs that hardly vary
 
 
 def round_gptq(weight: Tensor, bits: int, group: int, hessian: Tensor) -> RoundedWeight:
@@ -19,7 +18,7 @@ def round_gptq(weight: Tensor, bits: int, group: int, hessian: Tensor) -> Rounde
     The weight is transposed, so that each of its columns is contiguous in memory.
     """
     rows, width = weight.shape
-    columns, (feedback, importance) = weight.float().T.contiguous(), _error_feedback(hessian)
+    columns, (feedback, importance) = weight.float().T.contiguous(), error_feedback(hessian)
     errors, codes = torch.empty_like(columns), torch.empty(width, rows, dtype=torch.int8)
     scales = torch.empty(width // group, rows)
     block = group if group < width else BLOCK
@@ -50,17 +49,3 @@ def _round_block(
         torch.addcmul(original, code, scale, value=-1, out=error)
         compensated[i + 1 :].addr_(feedback[i, i + 1 :], error)
     codes.copy_(rounded)
-
-
-def _error_feedback(hessian: Tensor) -> tuple[Tensor, Tensor]:
-    """The share of a column's error that each later column compensates, and the cost of an error that remains.
-
-    hessian = V D Vᵀ with V unit upper triangular: the Cholesky factor of the mirrored matrix.
-    """
-    if not bool(torch.isfinite(hessian.diagonal()).all()):
-        why = "the calibration data, or an op of the model on it, gives inf or NaN"
-        raise InputError("inputs of a weight are not finite", why=why, hint="look for NaN in the calibration data")
-    mirrored = hessian.flip(0, 1)
-    mirrored.diagonal().add_(DAMPING * hessian.diagonal().mean().clamp_min(1e-12))
-    upper = torch.linalg.cholesky(mirrored).flip(0, 1)
-    return upper / upper.diagonal(), upper.diagonal().square()

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.fx import GraphModule, Interpreter, Node
 
 from ingot.core.fx import module_path
+from ingot.plan.weight_rounding import shrunk
 from ingot.weight_only.scheme import WeightLayer
 
-SHRINKAGE = 4  # SmolLM2 rounded with 417 tokens: KL to float 0.19 with 4 and 5, 0.20 with 1 and 2, 0.21 with 10
 ROWS_PER_CHANNEL = 2  # calibration rows per input channel: more hardly changed the rounding of SmolLM2
 STRIP = 256  # rows of the symmetric matrix in one strip; only the part from the diagonal on is computed and stored
 
@@ -38,13 +38,7 @@ class InputStatistics:
             factors = torch.where(self.input_scales == 0, 0.0, 1 / self.input_scales)  # a zero scale: no statistics
             whole.mul_(factors).mul_(factors[:, None])
         rotation = self.input_rotation
-        return self._shrunk(whole if rotation is None else rotation @ whole @ rotation.T)
-
-    def _shrunk(self, whole: Tensor) -> Tensor:
-        """Shrink off-diagonals (cf. Ledoit & Wolf 2004): channel powers need few rows, correlations need many."""
-        powers, amount = whole.diagonal().clone(), len(whole) / (len(whole) + SHRINKAGE * self.rows)
-        whole.mul_(1 - amount).diagonal().copy_(powers)
-        return whole
+        return shrunk(whole if rotation is None else rotation @ whole @ rotation.T, self.rows)
 
     def _assembled(self) -> Tensor:
         whole = torch.empty(len(self.peak), len(self.peak))

@@ -5,10 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ingot.plan.weight_rounding import best_clip_ratios
 from ingot.weight_only.rounded_weight import RoundedWeight, as_stored, code_range, codes_for
-
-CLIP_RATIOS = (0.6, 0.68, 0.76, 0.84, 0.92, 1.0)  # of the min-max scale: the coarse grid of the search
-REFINEMENTS = (-0.04, -0.02, 0.02, 0.04)  # added to the best ratio of the coarse grid
 
 
 def round_minmax(weight: Tensor, bits: int, group: int) -> RoundedWeight:
@@ -33,20 +31,4 @@ def search_scales(groups: Tensor, bits: int, importance: Tensor, dim: int) -> Te
     minmax = groups.abs().amax(dim).clamp_min_(1e-8) / code_range(bits)[1]
     if bits == 8:
         return as_stored(minmax, bits)
-    best, least = torch.ones_like(minmax), torch.full_like(minmax, torch.inf)
-    for ratio in CLIP_RATIOS:
-        best, least = _better(groups, minmax, torch.full_like(best, ratio), bits, importance, dim, best, least)
-    coarse = best
-    for step in REFINEMENTS:
-        best, least = _better(groups, minmax, (coarse + step).clamp_max_(1.0), bits, importance, dim, best, least)
-    return as_stored(minmax * best, bits)
-
-
-def _better(
-    groups: Tensor, minmax: Tensor, ratio: Tensor, bits: int, importance: Tensor, dim: int, best: Tensor, least: Tensor
-) -> tuple[Tensor, Tensor]:
-    """The best ratio so far of each group, and its error."""
-    scale = (minmax * ratio).unsqueeze(dim)
-    rounded = (groups / scale).round_().clamp_(*code_range(bits)).mul_(scale)
-    error = rounded.sub_(groups).square_().mul_(importance).sum(dim)
-    return torch.where(error < least, ratio, best), torch.minimum(error, least)
+    return as_stored(minmax * best_clip_ratios(groups, minmax, code_range(bits), importance, dim), bits)

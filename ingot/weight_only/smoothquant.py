@@ -18,6 +18,7 @@ from torch.fx import GraphModule, Node
 from ingot.core.fx import add_constant, call, value_of
 from ingot.core.host_memory import ROWS_PER_CHUNK
 from ingot.errors import PlanError
+from ingot.plan.smoothing_factors import MAX_NOISE_RATIO, balanced_factors, rounding_noise
 from ingot.weight_only.hessian import InputStatistics
 from ingot.weight_only.insert_qdq import is_dequantized
 from ingot.weight_only.residual_stream import norm_gain_of
@@ -25,7 +26,6 @@ from ingot.weight_only.scheme import WeightLayer, has_constant_bias, weight_of
 from ingot.weight_only.weight_transforms import NO_TRANSFORM, WeightTransform
 
 aten = torch.ops.aten
-MAX_NOISE_RATIO = 0.8  # expected noise with smoothing over noise without: above this it is not applied
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,9 +102,9 @@ def _divides(linear: Node, x: Node, readers: Sequence[Node]) -> bool:
 
 
 def _smoothing_scales(weights: list[Tensor], statistics: InputStatistics) -> Tensor | None:
-    """sqrt(peak of x / peak of w) per channel, SmoothQuant's alpha = 0.5; None where it removes little noise."""
-    weight_peak = torch.stack([w.abs().amax(0) for w in _row_blocks(weights)]).amax(0).clamp_min(1e-5)
-    s = (statistics.peak.clamp_min(1e-5) / weight_peak).sqrt()
+    """None where they remove little noise."""
+    weight_peak = torch.stack([w.abs().amax(0) for w in _row_blocks(weights)]).amax(0)
+    s = balanced_factors(statistics.peak, weight_peak)
     without = _expected_noise(weights, statistics, torch.ones_like(s))
     return s if _expected_noise(weights, statistics, s) < MAX_NOISE_RATIO * without else None
 
@@ -116,14 +116,9 @@ def _row_blocks(weights: list[Tensor]) -> Iterator[Tensor]:
 
 def _expected_noise(weights: list[Tensor], statistics: InputStatistics, s: Tensor) -> float:
     """Noise power of rounding activations (a step per token) plus weights (a step per row), up to a constant."""
-    token_step = (statistics.peak / s).amax() * 2 / 255
-    input_power = (statistics.hessian.diagonal() / s**2).sum()
-    noise = 0.0
-    for block in _row_blocks(weights):
-        scaled = block * s
-        row_steps = scaled.abs().amax(1) / 127
-        noise += float(token_step**2 * scaled.square().sum() + row_steps.square().sum() * input_power)
-    return noise
+    token_step = float((statistics.peak / s).amax()) * 2 / 255
+    input_power = (statistics.hessian.diagonal() / s**2)[None]
+    return sum(rounding_noise(block * s, token_step, input_power, 127) for block in _row_blocks(weights))
 
 
 def _insert_division(module: GraphModule, readers: list[Node], s: Tensor) -> None:

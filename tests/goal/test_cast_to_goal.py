@@ -30,13 +30,22 @@ def batches(n: int, first: int = 0) -> list[tuple[torch.Tensor]]:
 
 def test_a_goal_takes_the_quickest_plan_that_meets_it() -> None:
     goal = ingot.Goal("cosine", batches(8, 100), bar=0.999)
-    made = ingot.cast(Net(), batches(1)[0], target="xnnpack", calibration=batches(8), goal=goal)
+    off = {"equalize_channels": False, "smooth_inputs": False}
+    made = ingot.cast(Net(), batches(1)[0], target="xnnpack", calibration=batches(8), goal=goal, recipe=off)
     assert made.goal is not None
     assert made.goal.met
     assert made.goal.values[0].value >= 0.999
     quicker = [s for s in made.goal.steps if s.estimated_time < made.goal.steps[-1].estimated_time]
     assert quicker
     assert not any(s.met for s in quicker[:1])
+
+
+def test_with_corrections_the_quickest_plan_of_all_meets_it() -> None:
+    goal = ingot.Goal("cosine", batches(8, 100), bar=0.999)
+    made = ingot.cast(Net(), batches(1)[0], target="xnnpack", calibration=batches(8), goal=goal)
+    assert made.goal is not None
+    assert made.goal.ended == "the quickest plan meets the goal"
+    assert made.plan.channel_factors
 
 
 def test_an_unreachable_goal_names_the_nearest_plan() -> None:

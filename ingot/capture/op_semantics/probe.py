@@ -41,7 +41,7 @@ _effects = ShapeCache[Effect]()
 
 def effect_of(node: torch.fx.Node, constant: ConstantLookup = lambda n: None) -> Effect:
     """What the op of a call_function node does to its operands. Probed once per op, arguments and shapes."""
-    key = _structure_key(node, constant)
+    key = structure_key(node, constant)
     return _effects.get(key, lambda: override_of(node.target) or _without_running(node) or _probe_op(node, constant))
 
 
@@ -60,7 +60,7 @@ def _probe_op(node: torch.fx.Node, constant: ConstantLookup) -> Effect:
             with (
                 warnings.catch_warnings(),
                 torch.random.fork_rng(devices=[]),
-                _one_thread(),
+                one_thread(),
                 torch.no_grad(),
                 _disable_current_modes(),
             ):
@@ -72,7 +72,7 @@ def _probe_op(node: torch.fx.Node, constant: ConstantLookup) -> Effect:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
     """The tensors are tiny. On a busy machine several threads only wait for each other."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -216,7 +216,8 @@ def _only_masks(node: torch.fx.Node) -> bool:
     return all(t.dtype == torch.bool for t in _operand_tensors(node) if not t.dtype.is_floating_point)
 
 
-def _structure_key(node: torch.fx.Node, constant: ConstantLookup) -> Any:
+def structure_key(node: torch.fx.Node, constant: ConstantLookup) -> Any:
+    """Equal for nodes that an experiment cannot tell apart: op, arguments, shapes, constant integers."""
     arguments = map_aggregate((node.args, node.kwargs), lambda a: _argument_key(a, constant))
     outputs = [(symbolic_shape(t), t.dtype) for t in _tensors(node)]
     return (node.target, repr((arguments, outputs, type(node.meta.get("val")))))

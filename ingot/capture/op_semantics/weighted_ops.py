@@ -29,7 +29,13 @@ def is_embedding(node: Node) -> bool:
 
 def groups_of(node: Node) -> int:
     """The `groups` argument of a convolution, 1 by default."""
-    return int(_argument(node, "groups", 1))
+    return int(argument_of(node, "groups", 1))
+
+
+def is_convolution(node: Node) -> bool:
+    """With windows along the input; not a transposed one."""
+    names = _argument_names(node.target)
+    return {"stride", "padding", "dilation"} <= {*names} and weight_axis(node) == 0
 
 
 def _argument_names(target: Any) -> list[str]:
@@ -39,10 +45,10 @@ def _argument_names(target: Any) -> list[str]:
 
 def _is_transposed(node: Node, names: list[str]) -> bool:
     """Only a transposed convolution has output_padding; the general `convolution` has a flag."""
-    return bool(_argument(node, "transposed", "output_padding" in names))
+    return bool(argument_of(node, "transposed", "output_padding" in names))
 
 
-def _argument(node: Node, name: str, otherwise: Any) -> Any:
+def argument_of(node: Node, name: str, otherwise: Any = None) -> Any:
     """The value of a schema argument: given, or its default."""
     names = _argument_names(node.target)
     if name not in names:
