@@ -397,6 +397,7 @@ PLAIN = (
     "ingot.config.validation",
     "ingot.errors",
     "ingot.core.artefact",
+    "ingot.core.channel_factors",
     "ingot.core.goal_records",
     "ingot.plan.plan_data",
     "ingot.result.details.records",
