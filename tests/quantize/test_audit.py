@@ -15,7 +15,7 @@ from ingot.config.recipe import Recipe
 from ingot.core.fx import constant_of, get_attribute
 from ingot.plan.plan_data import Plan
 from ingot.quantize import pt2e
-from ingot.quantize.audit import audit
+from ingot.quantize.audit import _equal, audit
 from ingot.rewrite.apply import rewrite_for
 from ingot.targets.registry import find_target
 
@@ -94,3 +94,11 @@ def test_a_changed_weight_is_caught(audited: Any, change: Callable[[torch.Tensor
         change(get_attribute(converted, name))
     with pytest.raises(ingot.PlanError, match="other numbers"):
         audit(*audited)
+
+
+def test_a_constant_that_is_no_number_is_itself() -> None:
+    nan, inf = torch.tensor([1.0, float("nan")]), torch.tensor([1.0, float("inf")])
+    assert _equal(nan, nan.clone())
+    assert _equal(inf, inf.clone())
+    assert not _equal(nan, torch.tensor([1.0, 2.0]))
+    assert not _equal(inf, -inf)
