@@ -147,14 +147,14 @@ def _cast_static(
     model, example_inputs, dynamic_shapes, shapes = model_facts
     with steps("capture"):
         program = capture(model, example_inputs, dynamic_shapes=dynamic_shapes, shapes=shapes)
+    if goals and program.others:
+        hint = "cast with the goal at one size, and with shapes by the recipe that it found"
+        raise InputError("a goal is measured at one size", why="shapes= has several", hint=hint)
     calibration, split, validation = _split(program, data, recipe)
     with steps("record") as tick:
         ranges = record(program, calibration, on_batch=lambda n: tick(n, None))
     checked = validation or split.data
     program = replace(program, notes=(*program.notes, *_unsplit_note(program, split, validation)))
-    if goals and program.others:
-        hint = "cast with the goal at one size, and with shapes by the recipe that it found"
-        raise InputError("a goal is measured at one size", why="shapes= has several", hint=hint)
     measure = GoalMeasure.of(program, goals) if goals else None
 
     def make(name: str) -> Casting:
