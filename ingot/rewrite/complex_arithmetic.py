@@ -53,7 +53,7 @@ def difference(node: Node, first: Parts, second: Parts) -> Pair | None:
     return _by_part(node, first, second, _difference)
 
 
-def turned(node: Node, size: Node, angle: Node) -> Pair:
+def polar_form(node: Node, size: Node, angle: Node) -> Pair:
     """size * (cos angle + i sin angle)"""
     r, i = (
         spectral_op(node, aten.mul.Tensor, size, spectral_op(node, op, angle))

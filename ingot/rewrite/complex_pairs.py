@@ -14,7 +14,7 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.core.fx import calls, constant_of, replace, source_of, value_name, value_of
-from ingot.rewrite.complex_arithmetic import ARITHMETIC, Parts, turned
+from ingot.rewrite.complex_arithmetic import ARITHMETIC, Parts, polar_form
 from ingot.rewrite.complex_transforms import (
     Pair,
     real_inverse,
@@ -170,12 +170,12 @@ def _combined(node: Node) -> Pair | None:
 def _exponential(node: Node) -> Pair | None:
     """exp(r) (cos i + i sin i)"""
     pair = _pair(node.args[0])
-    return None if pair is None else turned(node, spectral_op(node, aten.exp.default, pair[0]), pair[1])
+    return None if pair is None else polar_form(node, spectral_op(node, aten.exp.default, pair[0]), pair[1])
 
 
 def _polar(node: Node) -> Pair | None:
     size, angle = node.args
-    return turned(node, size, angle) if isinstance(size, Node) and isinstance(angle, Node) else None
+    return polar_form(node, size, angle) if isinstance(size, Node) and isinstance(angle, Node) else None
 
 
 def _conjugate(node: Node) -> Pair | None:

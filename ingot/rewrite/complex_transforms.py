@@ -144,7 +144,7 @@ def _product(node: Node, x: Node, dim: int, matrix: torch.Tensor) -> Node:
     rank, used = value_of(x).dim(), matrix.shape[1]
     x = x if value_of(x).shape[dim] == used else call(node, aten.slice.Tensor, x, dim, 0, used)
     order = [*(d for d in range(rank) if d != dim), dim]
-    turned = x if dim == rank - 1 else spectral_op(node, aten.permute.default, x, order)
-    made = spectral_op(node, aten.linear.default, turned, spectral_constant(node, matrix, "dft"))
+    transposed = x if dim == rank - 1 else spectral_op(node, aten.permute.default, x, order)
+    made = spectral_op(node, aten.linear.default, transposed, spectral_constant(node, matrix, "dft"))
     back = [order.index(d) for d in range(rank)]
     return made if dim == rank - 1 else spectral_op(node, aten.permute.default, made, back)

@@ -80,8 +80,8 @@ def _rewrite(node: Node) -> Node | None:
     hot = hot if batch == lead else in_float(node, REASON, aten.expand.default, hot, [lead, -1, -1])
     if found.added is not None:
         rows = call(node, aten.reshape.default, found.added, [lead, -1, rest])
-        turned = in_float(node, REASON, aten.permute.default, hot, [0, 2, 1])
-        sums = in_float(node, REASON, aten.bmm.default, turned, rows)
+        transposed = in_float(node, REASON, aten.permute.default, hot, [0, 2, 1])
+        sums = in_float(node, REASON, aten.bmm.default, transposed, rows)
         flat = in_float(node, REASON, aten.reshape.default, sums, list(value_of(node).shape))
         return in_float(node, REASON, aten.add.Tensor, flat, found.x)
     rows = call(node, aten.reshape.default, found.x, [lead, size, rest])
