@@ -283,3 +283,19 @@ def test_random_sizes_of_random_nets() -> None:
         assert casting.check is not None
         assert casting.check.passed, sizes
         assert len(casting.methods) == len({s[2:] for s in sizes})
+
+
+def test_a_goal_with_several_sizes_is_refused_before_calibration() -> None:
+    read = list[int]()
+
+    def batches() -> Any:
+        for n in range(4):
+            read.append(n)
+            yield (torch.randn(SIZES[0]),)
+
+    goal = ingot.Goal("cosine", [(torch.randn(SIZES[0]),)], bar=0.9)
+    with pytest.raises(ingot.IngotError, match="a goal is measured at one size"):
+        ingot.cast(
+            Cnn().eval(), (torch.randn(SIZES[0]),), target="xnnpack", calibration=batches(), goal=goal, shapes=SIZES
+        )
+    assert read == []
