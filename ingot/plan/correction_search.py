@@ -121,7 +121,7 @@ def _rounded(before: Corrected, recipe: Recipe, _: Replan) -> Corrected:
 
 def _scaled(before: Corrected, recipe: Recipe, replan: Replan) -> Corrected:
     """Cross-layer equalization, and smoothing of norm -> linear and linear -> linear."""
-    plan, felt, channels = before.trial.plan, before.ranges.sensitivity, scalable_channels(before.module)
+    plan, sensitivity, channels = before.trial.plan, before.ranges.sensitivity, scalable_channels(before.module)
     roots, free = channels.roots()
     read = {n: roots[c] for n, c in channels.readers.items() if bool(free[c].any())}
     stored = {v: roots[c] for v, c in channels.values.items() if bool(free[c].any())}
@@ -129,8 +129,8 @@ def _scaled(before: Corrected, recipe: Recipe, replan: Replan) -> Corrected:
     products = product_axes(before.module, plan) if recipe.smooth_inputs else {}  # in one run
     wanted = {**stored_axes(stored, plan), **clamped_axes(channels), **input_axes(nodes), **products}
     statistics = before.statistics_of(wanted)
-    weights = measured_weights(nodes, read, statistics, plan, felt)
-    values = with_importance(measured_values(stored, statistics, plan, felt), weights, len(roots))
+    weights = measured_weights(nodes, read, statistics, plan, sensitivity)
+    values = with_importance(measured_values(stored, statistics, plan, sensitivity), weights, len(roots))
     noisy: list[Noisy] = [*weights, *values]
     factors, saved = choose_factors(channels, noisy, statistics)
     expected = sum(m.noise(torch.ones(len(roots))) for m in noisy)
@@ -139,12 +139,12 @@ def _scaled(before: Corrected, recipe: Recipe, replan: Replan) -> Corrected:
 
 def _smoothed(before: Corrected, recipe: Recipe, replan: Replan) -> Corrected:
     """Smoothing by products, where no constant can take up the factors."""
-    plan, felt, noise = before.trial.plan, before.ranges.sensitivity, before.trial.noise
+    plan, sensitivity, noise = before.trial.plan, before.ranges.sensitivity, before.trial.noise
     nodes = reading_weights(before.module)
     statistics = before.statistics_of(product_axes(before.module, plan))
     written = stored_axes(written_channels(before.module), plan)
-    weights = measured_weights(nodes, {n: torch.zeros(0) for n in nodes}, statistics, plan, felt)
-    values = measured_values({v: torch.zeros(0) for v in written}, statistics, plan, felt)
+    weights = measured_weights(nodes, {n: torch.zeros(0) for n in nodes}, statistics, plan, sensitivity)
+    values = measured_values({v: torch.zeros(0) for v in written}, statistics, plan, sensitivity)
     # Products of products are not replayed, and none has two sets of factors.
     names = {n.name for n in before.base.graph.nodes} - {*plan.channel_factors.inputs, *plan.channel_factors.results}
     read = [w for w in weights if operands(w.node)[0].name in names]

@@ -155,9 +155,9 @@ def measured_values(
 ) -> list[StoredValue]:
     made = []
     for n, channels in values.items():
-        stats, qparams, felt = statistics.get(n), plan.qparams(n.name), sensitivity.get(value_name(n))
-        if stats is not None and qparams is not None and isinstance(felt, float) and _fits(stats, channels):
-            made.append(StoredValue(n, channels.reshape(-1), stats, _step(qparams, stats), felt))
+        stats, qparams, own = statistics.get(n), plan.qparams(n.name), sensitivity.get(value_name(n))
+        if stats is not None and qparams is not None and isinstance(own, float) and _fits(stats, channels):
+            made.append(StoredValue(n, channels.reshape(-1), stats, _step(qparams, stats), own))
     return made
 
 

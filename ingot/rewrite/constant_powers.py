@@ -1,7 +1,8 @@
-"""pow(x, constant of equal elements) -> pow(x, number); pow(x, constant) -> exp(constant * log(x)) for broken exponents
+"""pow(x, constant of equal elements) -> pow(x, number)
+pow(x, constant) -> exp(constant * log(x)) for fractional exponents
 
-A learned exponent, as in generalized means, is a tensor. Where whole and broken exponents are mixed the op stays: whole
-powers of negative numbers have no logarithm.
+A learned exponent, as in generalized means, is a tensor. Where whole and fractional exponents are mixed the op stays:
+whole powers of negative numbers have no logarithm.
 """
 
 from __future__ import annotations
