@@ -25,6 +25,11 @@ def variance_chance(ratio: float, samples: float, known: float) -> float:
     return incomplete_beta(known / (known + samples * ratio), known / 2, samples / 2)
 
 
+def degrees_of_freedom(kurtosis: float) -> float:
+    """Of the Student's t whose tails are as heavy as this kurtosis says: a Gaussian has 3, and infinitely many."""
+    return 4 + 6 / (kurtosis - 3) if kurtosis > 3 else MANY
+
+
 def count_chance(count: float, samples: float, share: float) -> float:
     """Chance that at least `count` of `samples` values exceed a level that a share of values exceeds elsewhere.
 

@@ -19,6 +19,7 @@ from ingot.core.run_batched import has_mutating_op, run_batched
 from ingot.errors import ArtefactError, InputError, first_sentence
 from ingot.quantize.integer_io import dequantize_outputs, quantize_inputs
 from ingot.targets.base import Target
+from ingot.verify.integer_outputs import IN_FLOAT32_RUN
 from ingot.verify.judge_output import Compared, judge_output
 from ingot.verify.localize.graph_errors import describe_largest_drop
 from ingot.verify.other_sizes import Sized, sized_batches
@@ -177,11 +178,12 @@ class References:
     def noisy_reference(self) -> Runs:
         """The float model with rounding noise, for outputs that are nothing else."""
         program = self.evidence.program
-        return _run_noisy(program.reference, program.state, self.batches, None, 0)
+        return _run_noisy(program.reference, program.state, self.batches, None, 0, inputs=True)
 
     def _noisy(self, run: int, i: int) -> list[torch.Tensor]:
         if run not in self._noisy_runs:
-            self._noisy_runs[run] = _run_noisy_graph(self.evidence, self.batches, run)
+            again = _run_in_float32 if run == IN_FLOAT32_RUN else _run_noisy_graph
+            self._noisy_runs[run] = again(self.evidence, self.batches, run)
         return [o[i] for o in self._noisy_runs[run]]
 
 
@@ -198,19 +200,25 @@ def _run_noisy_graph(evidence: Evidence, batches: Sequence[tuple[torch.Tensor, .
     return _run_noisy(module, state, batches, None if state or not evidence.in_double else evidence.target, seed)
 
 
+def _run_in_float32(evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]], _: int) -> Runs:
+    """Noise never gives two equal results: whether a deviation is exactly zero, float32 tells."""
+    return run_graph(evidence.quantized, batches, evidence.program.state)
+
+
 def _run_noisy(
     module: GraphModule,
     state: dict[str, torch.Tensor],
     batches: Sequence[tuple[torch.Tensor, ...]],
     target: Target | None,
     seed: int,
+    inputs: bool = False,
 ) -> Runs:
     """In double precision as on a target, where one is given."""
     restore_state(module, state)
     try:
-        made = run_perturbed(module, batches, target, seed)
+        made = run_perturbed(module, batches, target, seed, inputs)
     except NO_DOUBLE_KERNEL:
-        made = run_perturbed(module, batches, None, seed)
+        made = run_perturbed(module, batches, None, seed, inputs)
     restore_state(module, state)
     return [[t.clone() for t in flat_tensors(o)] for o in made]
 

@@ -17,7 +17,8 @@ from ingot.verify.mask_fills import hidden_fills
 from ingot.verify.metrics import EXACT_DB, FLOAT_MARGIN, as_double, float_rounding, measure, power_ratio_db
 from ingot.verify.slices import Differences, Slices, View, slice_sums, summed, views, with_noisy_runs
 
-DOUBTFUL = 1e-2  # below this chance the graph is run again with rounding noise, to know that noise better
+DOUBTFUL = 1e-2  # of integers: a count that is less likely is more than chance
+UNSURE = 0.5  # below this chance the graph is run again with rounding noise, to know that noise better
 
 
 @dataclass(frozen=True)
@@ -91,7 +92,7 @@ def _judge_numbers(check: OutputCheck, given: Compared, min_sqnr_db: float) -> O
     differences, groups = in_noise_units(given)
     sums = _sums(differences)
     found = list(suspects(differences, sums))
-    if given.rerun is not None and any(s.against == "graph" and s.slice.chance < DOUBTFUL for s in found):
+    if given.rerun is not None and any(s.against == "graph" and s.slice.chance < UNSURE for s in found):
         noisy = [_noisy_difference(given.rerun(i), given, differences) for i in range(RUNS)]
         differences = replace(differences, noisy=noisy)
         found = list(suspects(differences, [with_noisy_runs(differences, s) for s in sums]))

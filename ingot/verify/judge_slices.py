@@ -10,13 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from ingot.core.artefact import SliceCheck
-from ingot.verify.chance import PooledVariance, count_chance, pool_variances, typical_variance, variance_chance
+from ingot.verify.chance import (
+    PooledVariance,
+    count_chance,
+    degrees_of_freedom,
+    pool_variances,
+    typical_variance,
+    variance_chance,
+)
+from ingot.verify.channel_scatter import Scatter, channel_scatter, scatter_chance
 from ingot.verify.metrics import power_ratio_db
 from ingot.verify.slices import Differences, Slices, slice_sums
 
@@ -25,7 +33,7 @@ MOST_ERROR = 2.0  # mean square between artefact and float model, in the same un
 TIE_NOISE = 2.0  # of two runs with independent rounding noise
 SIGNIFICANT = 1e-6  # chance of a false alarm that is allowed in one output
 MOST_JUDGED = 64  # the slices of a view that differ most
-TESTS = 3  # of each slice
+TESTS = 4  # of each slice
 LEVELS = tuple(4.0**k for k in range(-3, 2))  # at which differences are counted, in units of the noise
 STEP = 12.0  # the square of a step, in units of its rounding noise
 TWO_STEPS = 2 * STEP
@@ -58,7 +66,7 @@ def _disagreement(given: Differences, slices: Slices, tests: int) -> Iterator[Su
     differs = off & ((graph > MOST_NOISE * noise) | ((error > MOST_ERROR * noise) & (graph > noise)))
     if not differs.any():
         return
-    pooled = pool_variances(noise, slices.samples)
+    pooled = _pooled(noise, slices)
     exact = bool((pooled.variance[differs] == 0).any())
     counts = _counted(given, slices, pooled) if exact or slices.view.kind.startswith("channel") else None
     worst = torch.where(differs, graph / pooled.variance.clamp(min=1e-300), -1.0).topk(min(MOST_JUDGED, len(graph)))
@@ -67,10 +75,20 @@ def _disagreement(given: Differences, slices: Slices, tests: int) -> Iterator[Su
         yield _suspect(i, slices, chance * tests, "graph")
 
 
+def _pooled(noise: Tensor, slices: Slices) -> PooledVariance:
+    """However many slices tell the same variance, noise with heavy tails exceeds it more often than a Gaussian."""
+    pooled = pool_variances(noise, slices.samples)
+    used = pooled.variance > 0
+    values = float(slices.count[used].sum())
+    kurtosis = float((slices.fourth[used] / pooled.variance[used].square()).sum()) / max(values, 1.0)
+    most = torch.clamp(slices.samples, min=degrees_of_freedom(kurtosis))
+    return replace(pooled, known=torch.minimum(pooled.known, most))
+
+
 def _chance(
     i: int, slices: Slices, pooled: PooledVariance, graph: Tensor, error: Tensor, noise: Tensor, counts: _Counts | None
 ) -> float:
-    """The smallest of three: by the difference to the graph, by the error, by how often values differ elsewhere."""
+    """The smallest of four: by the difference to the graph, by the error, by how often and how far others differ."""
     samples, known = max(1.0, float(slices.samples[i])), float(pooled.known[i])
     variance, found = float(pooled.variance[i]), [1.0]
     # A step in a value or two is a tie. It says little where the graph is constant: nothing is known of its noise then.
@@ -80,7 +98,7 @@ def _chance(
     if graph[i] > MOST_NOISE * noise[i]:
         found.append(variance_chance(float(graph[i]) / usual / TIE_NOISE, samples, known))
         if counts is not None:
-            found.append(_count_chance(i, slices, counts))
+            found += _against_other_channels(i, slices, counts)
     if error[i] > MOST_ERROR * noise[i]:
         found.append(variance_chance(float(error[i]) / usual, samples, known))
     return min(found)
@@ -93,6 +111,7 @@ class _Counts:
     by_slice: Tensor  # level x slice
     noisy: Tensor  # in runs of the graph with rounding noise
     noisy_values: float
+    scatter: Scatter | None
 
 
 def _counted(given: Differences, slices: Slices, pooled: PooledVariance) -> _Counts:
@@ -103,7 +122,14 @@ def _counted(given: Differences, slices: Slices, pooled: PooledVariance) -> _Cou
 
     noisy = [sum((count(run, level).sum() for run in given.noisy), torch.tensor(0.0)) for level in LEVELS]
     values = float(slices.count.sum()) * len(given.noisy)
-    return _Counts(torch.stack([count(given.graph, level) for level in LEVELS]), torch.stack(noisy), values)
+    by_slice = torch.stack([count(given.graph, level) for level in LEVELS])
+    return _Counts(by_slice, torch.stack(noisy), values, channel_scatter(given, view, unit))
+
+
+def _against_other_channels(i: int, slices: Slices, counts: _Counts) -> Iterator[float]:
+    yield _count_chance(i, slices, counts)
+    if counts.scatter is not None:
+        yield scatter_chance(i, counts.scatter, float(slices.count[i]), slices.share)
 
 
 def _count_chance(i: int, slices: Slices, counts: _Counts) -> float:

@@ -1,7 +1,7 @@
 """Mask fill values in an output (-1e9 in the place of a score) are left out of its SQNR: they would be all its signal.
 
-A fill is one number, several times, by itself of another magnitude than all others. Where the artefact has another
-number there, nothing is left out.
+A fill is one large number, several times, by itself of another magnitude than all others. The ones of a softmax that is
+sure beside its zeros are no fills. Where the artefact has another number there, nothing is left out.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
+
+from ingot.plan.mask_fills import MIN_FILL_MAGNITUDE
 
 ALONE = 1e4  # times the largest other element
 ALIKE = 1e-3  # relative: a fill in integers is rounded
@@ -37,8 +39,9 @@ def _fill(reference: Sequence[Tensor]) -> float | None:
         return None
     largest = values[values.abs().argmax()]
     others = values[values != largest]
-    alone = others.numel() > 0 and float(largest.abs()) > ALONE * float(others.abs().max()) > 0
-    return float(largest) if alone and values.numel() - others.numel() > 1 else None
+    magnitude = float(largest.abs())
+    alone = others.numel() > 0 and magnitude > max(MIN_FILL_MAGNITUDE, ALONE * float(others.abs().max()))
+    return float(largest) if alone and bool(others.any()) and values.numel() - others.numel() > 1 else None
 
 
 def _has(fill: float, side: Tensor, places: Tensor) -> bool:

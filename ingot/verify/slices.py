@@ -53,6 +53,7 @@ class Slices:
     count: Tensor  # of values
     graph: Tensor  # sums of squares, as in Differences
     noise: Tensor
+    fourth: Tensor  # of the noise: sums of fourth powers
     error: Tensor  # artefact - float model
     floor: Tensor
     signal: Tensor
@@ -104,7 +105,7 @@ def summed(given: Differences, view: View) -> Slices:
     fourth = total(lambda i: given.noise[i].square().square())
     share = independent_share(given.noise, view)
     return Slices(
-        view, count, total(lambda i: given.graph[i].square()), noise,
+        view, count, total(lambda i: given.graph[i].square()), noise, fourth,
         total(lambda i: (given.graph[i] + given.noise[i]).square()), total(lambda i: given.floor[i].square()),
         total(lambda i: given.signal[i].square()), total(lambda i: given.signal[i]) / count.clamp(min=1),
         _known_from(noise, fourth, count) * share, share,
@@ -124,7 +125,10 @@ def with_noisy_runs(given: Differences, slices: Slices) -> Slices:
     samples = _known_from(squares, fourths, slices.count).mean(0) * slices.share
     larger = noise > slices.noise
     return replace(
-        slices, noise=torch.maximum(slices.noise, noise), samples=torch.where(larger, samples, slices.samples)
+        slices,
+        noise=torch.maximum(slices.noise, noise),
+        fourth=torch.where(larger, fourths.mean(0) / 4, slices.fourth),
+        samples=torch.where(larger, samples, slices.samples),
     )
 
 

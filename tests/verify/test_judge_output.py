@@ -347,6 +347,14 @@ def test_a_fill_that_is_lost_is_no_fill() -> None:
     assert judged(float_, float_, lost).problem is not None
 
 
+def test_ones_of_a_sure_softmax_are_no_fills() -> None:
+    """They are all the signal there is: without them the rounded tails would be far from the float model."""
+    float_ = torch.softmax(normal(4, 10, 6, seed=2) * 1e3, -1)
+    assert 0 < float(float_[float_ < 1].max()) < 1e-4
+    graph = (float_ * 255).round() / 255
+    assert judged(float_, graph, graph).problem is None
+
+
 def test_units_are_those_of_the_noise() -> None:
     float_ = normal(2, 1, 3, 5)
     differences, db = in_noise_units(compared(float_, float_ + 0.1, float_ + 0.3))
