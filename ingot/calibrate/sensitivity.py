@@ -191,7 +191,8 @@ def _is_weight(node: Node, operand: int) -> bool:
 
 
 def _per_channel(node: Node, g: Tensor) -> tuple[float, ...]:
-    return tuple(g.transpose(0, weight_axis(node) or 0).flatten(1).square().sum(1).tolist())
+    channels = g.transpose(0, weight_axis(node) or 0)
+    return tuple(channels.reshape(len(channels), -1).square().sum(1).tolist())  # the weight may be a vector
 
 
 def _squared_norm(t: Tensor) -> float:

@@ -11,6 +11,7 @@ from ingot.capture.export import Program, restore_state
 from ingot.core.fx import call, copy_graph_module, copy_partial_views, delete_unused_tensors, has_symbols, value_of
 from ingot.lower.constant_lifting import lift_constants
 from ingot.lower.embedding_tables import fuse_embedding_tables
+from ingot.lower.number_operands import keep_dtypes_beside_numbers
 from ingot.lower.partition_report import mark_values
 from ingot.plan.plan_data import Plan
 from ingot.quantize.integer_io import input_qparams, quantize_inputs
@@ -25,6 +26,7 @@ def backend_copy(program: Program, quantized: GraphModule, plan: Plan, target: T
         _copy_returned_inputs(quantized)
     insert_range_clamps(quantized, plan, program.module, target.lowering.owned_by_another)
     fuse_embedding_tables(quantized)
+    keep_dtypes_beside_numbers(quantized)
     delete_unused_tensors(quantized)
     copy_partial_views(quantized)
     mark_values(quantized)

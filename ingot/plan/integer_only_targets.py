@@ -1,6 +1,7 @@
 """On a target without float kernels, ops that can run on integers do: a float op would split the delegate.
 
-The exception is a group of ops that only moves values between host ops: it may stay on the host with them.
+The exception is a group of ops that only moves values between host ops: it may stay on the host with them. The recipe
+key `float_on_host` leaves the choice to the price of noise.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from ingot.plan.solver_state import SolverState
 
 def keep_delegated(state: SolverState) -> None:
     """Remove float from the options of ops that can run on integers, group by group."""
-    if state.target.numerics.runs_float:
+    if state.target.numerics.runs_float or state.recipe.float_on_host:
         return
     for group in _connected_groups(state):
         if any(state.constraints.effects[n].kind is not Kind.MOVES for n in group):

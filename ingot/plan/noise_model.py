@@ -27,6 +27,7 @@ CONSTANT_SAMPLES = 4096  # elements of a constant that are looked at
 # How much more they cost depends on the net: with weights 1 and 4 the chosen ranges cost one trained CNN 3 dB against
 # min-max, with 16 another one loses 1.5 dB. So this is only where the search over range estimators starts (search.py).
 CLIPPING_WEIGHT = 16.0
+TOKEN_SCALE_FLOOR = torch.finfo(torch.float32).eps  # of scales that are chosen at run time: smaller values become 0
 ALL_ZERO: Distribution = (np.zeros(1), np.ones(1))
 
 

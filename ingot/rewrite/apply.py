@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.fx import GraphModule, Node
 
+from ingot.capture.canonicalize.identities import views_as_reshapes
 from ingot.capture.canonicalize.output_check import ExpectedOutputs, expected_outputs, run_outputs
 from ingot.capture.canonicalize.passes import clean_up_graph
 from ingot.capture.export import Program
@@ -57,6 +58,7 @@ def _rewritten(
             raise InputError(f"no rewrite rule '{name}'", hint=nearest(name, [r.name for r in rules]))
     with lazy_codegen():
         found = _search(program, [r for r in rules if r.name not in disabled], ask)
+    views_as_reshapes(found.module)  # of decompositions: inputs may be channels-last, where a view would have to copy
     found.module.recompile()
     return Rewritten(replace(program, module=found.module), found.rewrites)
 
@@ -130,15 +132,40 @@ def _checked(
     inputs: _Inputs,
     wanted: ExpectedOutputs,
 ) -> tuple[GraphModule, list[str]]:
-    """The module after the rule; the module before it, with a note, if outputs differ."""
+    """The module after the rule, or what a narrower rule makes; the one before it, with a note, if outputs differ."""
     try:
         clean_up_graph(changed)
         wanted.check(rule.name, run_outputs(changed, inputs))
     except CaptureError as e:
-        return module, [f"{rule.name}: not used, {e.what}"]
+        narrower = _narrowed(rule, module, inputs, wanted)
+        return narrower or (module, [f"{rule.name}: not used, {e.what}"])
     except Exception as e:
         return module, [_why_not_used(rule, e)]
     return changed, [f"{rule.name}: {place}" for place in places]
+
+
+def _narrowed(
+    rule: RewriteRule, module: GraphModule, inputs: _Inputs, wanted: ExpectedOutputs
+) -> tuple[GraphModule, list[str]] | None:
+    """What the rule makes without the ops for which it is wrong, if it can say which these are."""
+
+    def tried(each: RewriteRule) -> tuple[GraphModule, list[str]]:
+        changed = copy_graph_module(module)
+        found = each.apply(changed)
+        clean_up_graph(changed)
+        wanted.check(each.name, run_outputs(changed, inputs))
+        return changed, [f"{each.name}: {place}" for place in found]
+
+    def is_right(each: RewriteRule) -> bool:
+        try:
+            tried(each)
+        except Exception:  # a pass may raise anything
+            return False
+        return True
+
+    narrow = getattr(rule, "narrowed", None)
+    narrower = None if narrow is None else narrow(module, is_right)
+    return tried(narrower) if narrower is not None and is_right(narrower) else None
 
 
 def _why_not_used(rule: RewriteRule, error: Exception) -> str:

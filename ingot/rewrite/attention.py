@@ -23,6 +23,7 @@ from ingot.rewrite.rule import Rule
 aten = torch.ops.aten
 _MASK_FILL = -1e9  # exp of it is 0 in float32; -inf - -inf would be NaN
 _LOWEST = torch.finfo(torch.float32).min
+_REASON = "part of finding rows without a key: values up to the largest float need float"
 
 
 def _rewrite(node: Node) -> Node | None:
@@ -30,6 +31,7 @@ def _rewrite(node: Node) -> Node | None:
     if node.target is not aten.scaled_dot_product_attention.default:
         return None
     q, k, v, mask, dropout, causal, scale, grouped = _arguments(node)
+    mask = None if _allows_all(mask) else mask
     shared = shared_keys(node, q, k, v)
     same_heads = all(same_shape(value_of(q).shape[:-2], value_of(x).shape[:-2]) for x in (k, v))
     if dropout or (shared is None and (grouped or not same_heads)):
@@ -93,6 +95,11 @@ def _arguments(node: Node) -> tuple[Any, ...]:
     return tuple(node.kwargs.get(n, g) for n, g in zip(names, given, strict=True))
 
 
+def _allows_all(mask: Any) -> bool:
+    constant = constant_of(mask) if mask is not None else None
+    return constant is not None and constant.dtype == torch.bool and bool(constant.all())
+
+
 def _bias(node: Node, mask: Any, causal: bool) -> Any:
     """The term added to the scores: a constant for a causal or constant mask, else computed from the mask."""
     if causal:
@@ -123,8 +130,25 @@ def _some_key(node: Node, mask: Any) -> Node | None:
 
 
 def _has_unmasked_key(at: Node, mask: Node, dtype: torch.dtype) -> Node:
+    if value_of(mask).dtype != torch.bool and has_symbols(value_of(mask).shape):
+        return _finite_key(at, mask)
     allowed = mask if value_of(mask).dtype == torch.bool else call(at, aten.ge.Scalar, mask, _LOWEST)
     return _as_float(at, call(at, aten.any.dim, allowed, -1, True), dtype)
+
+
+def _finite_key(at: Node, mask: Node) -> Node:
+    """clamp(mask - lowest + 1, 0, 1) is 0 for -inf and 1 for the rest; `any` of a dynamic size is a sum, clamped."""
+    above = _in_float(at, mask, aten.add.Tensor, _in_float(at, mask, aten.sub.Tensor, mask, _LOWEST), 1.0)
+    found = _in_float(at, mask, aten.clamp.default, above, 0.0, 1.0)
+    total = _in_float(at, mask, aten.sum.dim_IntList, found, [-1], True)
+    return _in_float(at, mask, aten.clamp.default, total, 0.0, 1.0)
+
+
+def _in_float(at: Node, mask: Node, target: Any, *args: Any) -> Node:
+    """Part of the mask to partitioners, not of the layer that comes next in the program."""
+    new = call(at, target, *args, like=mask)
+    new.meta["ingot_float"] = _REASON
+    return new
 
 
 def _as_float(at: Node, mask: Node, dtype: torch.dtype) -> Node:
@@ -158,5 +182,15 @@ def _with_fewer_keys(node: Node) -> Node | None:
     return None if same_shape(q, k) else _rewrite(node)
 
 
+def _with_constant_booleans(node: Node) -> Node | None:
+    """Arm's own decomposition gives other values where a row has no key."""
+    if node.target is not aten.scaled_dot_product_attention.default:
+        return None
+    mask = _arguments(node)[3]
+    constant = constant_of(mask) if mask is not None else None
+    return _rewrite(node) if constant is not None and constant.dtype == torch.bool else None
+
+
 RULE = Rule("attention-decomposed", _rewrite)
+CONSTANT_MASKS = Rule("attention-with-constant-mask", _with_constant_booleans)
 SHARED_KEYS = Rule("attention-with-shared-keys", _with_fewer_keys)

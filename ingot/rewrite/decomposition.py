@@ -76,9 +76,9 @@ def canonicalize_again(module: GraphModule) -> None:
 def traced(function: Callable[..., Any], module: GraphModule, node: Node) -> Graph | None:
     """The function as a graph over the op's operands: composite ops such as conv2d stay whole.
 
-    None where it does not cover the arguments: symbolic shapes among them.
+    None where it does not cover the arguments: symbolic shapes among them, but for pointwise ops of one tensor.
     """
-    if not has_static_shapes(node):
+    if not has_static_shapes(node) and not _reads_no_size(node):
         return None
     sources = list(dict.fromkeys(node.all_input_nodes))
 
@@ -98,6 +98,11 @@ def traced(function: Callable[..., Any], module: GraphModule, node: Node) -> Gra
 def has_static_shapes(node: Node) -> bool:
     values = torch.utils._pytree.tree_leaves([value_of(n) for n in (*node.all_input_nodes, node)])
     return all(isinstance(v, torch.Tensor) and not has_symbols(v.shape) for v in values)
+
+
+def _reads_no_size(node: Node) -> bool:
+    """A pointwise op of one tensor is made of such ops."""
+    return torch.Tag.pointwise in getattr(node.target, "tags", ()) and len(node.all_input_nodes) == 1
 
 
 def _gives_what_is_read(node: Node, graph: Graph) -> bool:

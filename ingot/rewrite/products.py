@@ -38,12 +38,10 @@ def log_sum_exp(x: Tensor, dims: Sequence[int], keepdim: bool = False) -> Tensor
     return total if keepdim else total.squeeze(tuple(dims))
 
 
+_PRODUCTS = {aten.prod.dim_int: on_floats(product), aten.prod.default: on_floats(product_of_all)}
+PRODUCTS = Decomposition("products-by-halves", _PRODUCTS)
 RULE = Decomposition(
     "products-by-halves",
-    {
-        aten.prod.dim_int: on_floats(product),
-        aten.prod.default: on_floats(product_of_all),
-        aten.logsumexp.default: on_floats(log_sum_exp),
-    },
+    {**_PRODUCTS, aten.logsumexp.default: on_floats(log_sum_exp)},
     "part of a product or of a logarithm of a sum: it needs float",
 )

@@ -13,6 +13,7 @@ import torch
 from torch.fx import Node
 
 from ingot.core.fx import call, has_symbols, same_constant, value_of
+from ingot.core.symbolic_sizes import reshape_argument, same_shape
 from ingot.rewrite.rule import Rule, in_float
 
 aten = torch.ops.aten
@@ -38,9 +39,16 @@ def summed_dims(node: Node) -> list[int] | None:
     given: tuple[Any, ...] = node.args
     x, *rest = given
     order = 2 if node.target in _SUMS else rest.pop(0) if rest else 2
-    static = value_of(x).dtype == torch.float32 and not has_symbols(value_of(x).shape)
-    dims = list(rest[0]) if rest and rest[0] else list(range(value_of(x).dim()))
-    return dims if static and order == 2 and dims else None
+    shape = value_of(x).shape
+    dims = list(rest[0]) if rest and rest[0] else list(range(len(shape)))
+    fixed = value_of(x).dtype == torch.float32 and not has_symbols(shape[d] for d in dims)
+    return dims if fixed and order == 2 and dims and _has_one_form(node, len(dims), shape) else None
+
+
+def _has_one_form(node: Node, count: int, shape: Any) -> bool:
+    """Without a reshape of two dynamic sizes."""
+    kept = count == 1 and value_of(node).dim() == len(shape)
+    return not has_symbols(shape) or kept or (count == 1 and reshape_argument(value_of(node).shape) is not None)
 
 
 def _sum_as_linear(node: Node, x: Any, dims: list[int]) -> Node:
@@ -54,7 +62,10 @@ def _sum_as_linear(node: Node, x: Any, dims: list[int]) -> Node:
         x = call(node, aten.reshape.default, x, [*(shape[d] for d in kept), width])
     ones = same_constant(node.graph.owning_module, torch.ones(1, width), f"sum_of_{width}", node)  # type: ignore[arg-type]
     total = in_float(node, REASON, aten.linear.default, x, ones)
-    return call(node, aten.reshape.default, total, list(value_of(node).shape))
+    result = value_of(node).shape
+    if has_symbols(result) and same_shape(value_of(total).shape, result):
+        return total
+    return call(node, aten.reshape.default, total, reshape_argument(result))
 
 
 RULE = Rule("sum-as-matmul", _rewrite)

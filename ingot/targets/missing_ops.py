@@ -30,6 +30,7 @@ from ingot.rewrite import (
     rounding,
     rrelu,
     scans,
+    stable_sort,
     trigonometry,
 )
 from ingot.rewrite.torch_decompositions import TorchDecompositions
@@ -37,7 +38,7 @@ from ingot.targets.base import RewriteRule
 
 Wanted = Callable[[Node], bool]
 _MODULES = (
-    conv3d, conv_transpose3d, adaptive_pool, pool3d, pool_indices, order_statistics, round_decimals, prelu,
+    conv3d, conv_transpose3d, adaptive_pool, pool3d, pool_indices, order_statistics, stable_sort, round_decimals, prelu,
     embedding_bag, scans, bucketize, resample, bilinear, rrelu, hypot,
     nan_ignoring_extrema, distances,
 )  # fmt: skip

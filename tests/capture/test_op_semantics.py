@@ -502,3 +502,15 @@ def test_a_selection_among_movers_selects(steps: list[int], n: int) -> None:
     _steps[:] = steps
     out = make(A.relu.default, composed(torch.ones(n)[None]))
     assert effect_of(out).kind is S
+
+
+def test_a_norm_with_gains_is_no_product_with_a_weight() -> None:
+    """Its first arguments have the names of those of a linear."""
+    from ingot.capture.op_semantics.weighted_ops import weight_axis
+
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    norm = graph.call_function(torch.ops.aten.native_group_norm.default, (x, x, x, 2, 2, 14, 1, 1e-5))
+    plain = graph.call_function(torch.ops.aten._native_batch_norm_legit.no_stats, (x, x, x, True, 0.1, 1e-5))
+    linear = graph.call_function(torch.ops.aten.linear.default, (x, x, x))
+    assert [weight_axis(n) for n in (norm, plain, linear)] == [None, None, 0]

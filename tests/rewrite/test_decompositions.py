@@ -49,7 +49,7 @@ from ingot.rewrite import (
     windows,
 )
 from ingot.rewrite.decomposition import Declined
-from ingot.targets.arm import elementwise
+from ingot.targets.arm import elementwise, reductions
 
 aten = torch.ops.aten
 MODULES = (
@@ -57,6 +57,7 @@ MODULES = (
     round_decimals, prelu, embedding_bag, scans, bucketize, unbatched, resample, bilinear, bilinear_resize, rrelu,
     avg_pool_factors, instance_norm, group_norm, extrema, distances, cumulative_sum, powers, windows, variance,
     activations, rounding, trigonometry, logarithms, products, grid_sample, conv_transpose1d, elementwise,
+    reductions,
 )  # fmt: skip
 
 
@@ -172,6 +173,12 @@ def a_resampling(draw: random.Random, rank: int) -> Any:
     x = noise(draw, draw.randint(1, 2), draw.randint(1, 2), *(draw.randint(1, 6) for _ in range(rank)))
     size, scale = [draw.randint(1, 9) for _ in range(rank)], [draw.choice((0.7, 1.0, 1.5, 2.0)) for _ in range(rank)]
     return (x, *((size, draw.random() < 0.5, None) if draw.random() < 0.5 else (None, draw.random() < 0.5, scale))), {}
+
+
+def a_smooth_resampling(draw: random.Random) -> Any:
+    """Wider than one: torch's own kernels with antialias are wrong for that width."""
+    x = noise(draw, draw.randint(1, 2), draw.randint(1, 2), draw.randint(2, 6), draw.randint(2, 6))
+    return (x, [draw.randint(2, 9), draw.randint(2, 9)], draw.random() < 0.5, None), {}
 
 
 def a_reduction(draw: random.Random) -> Any:
@@ -319,7 +326,10 @@ DRAW: dict[Any, Any] = {
     aten.argsort.default: a_sort,
     aten.rrelu.default: lambda draw: ((a_value(draw), draw.random() / 2, 0.5), {}),
     aten.bilinear.default: a_bilinear,
+    aten.upsample_linear1d.vec: lambda draw: a_resampling(draw, 1),
     aten.upsample_bicubic2d.vec: lambda draw: a_resampling(draw, 2),
+    aten._upsample_bilinear2d_aa.vec: a_smooth_resampling,
+    aten._upsample_bicubic2d_aa.vec: a_smooth_resampling,
     aten.upsample_trilinear3d.vec: lambda draw: a_resampling(draw, 3),
     aten.max_pool3d.default: lambda draw: a_max_pool(draw, 3),
     aten.avg_pool3d.default: lambda draw: an_avg_pool(draw, 3),
@@ -361,6 +371,8 @@ DRAW: dict[Any, Any] = {
     **dict.fromkeys(ON_HALVES, halves),
     **dict.fromkeys(ON_ALL_NUMBERS, a_number),
     **{op: partial(inside, low=-0.999, high=0.999) for op in (aten.asin.default, aten.acos.default, aten.atanh.default)},
+    aten.lerp.Scalar: lambda draw: ((noise(draw, 3, 5), noise(draw, 3, 5), draw.random() * 3 - 1), {}),
+    aten.lerp.Tensor: lambda draw: (tuple(noise(draw, 3, 5) for _ in range(3)), {}),
     aten.prod.dim_int: lambda draw: ((noise(draw, 3, 5, 2), draw.randint(-3, 2), draw.random() < 0.5), {}),
     aten.prod.default: lambda draw: ((noise(draw, draw.randint(1, 3), 5),), {}),
     aten.dist.default: lambda draw: ((noise(draw, 3, 5), noise(draw, 5), draw.choice((0.0, 1.0, 2.0, 3.0, math.inf))), {}),

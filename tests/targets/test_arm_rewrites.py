@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import ingot
 from ingot.targets.arm.fusions import clamp_limits
 from tests.support.arm import Batches, assert_whole, cast
 from tests.support.requirements import need
@@ -162,3 +163,121 @@ class UnreadPlaces(nn.Module):
 
 def test_extrema_whose_places_are_not_read_are_in_the_delegate() -> None:
     assert_whole(cast(UnreadPlaces(), need("ethos-u85-256"), [(torch.randn(1, 3, 9, 9),) for _ in range(4)]))
+
+
+class Everyday(nn.Module):
+    """Ops that Arm's partitioner refuses, or decomposes into views that are refused where they are alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 8, 3, padding=1)
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        x = self.conv(x)
+        rows = x.flatten(2)
+        scores = rows @ rows.mT
+        return (
+            scores.logsumexp(-1),
+            torch.addcmul(scores, scores, scores, value=0.5),
+            torch.lerp(scores, scores.mT, 0.3),
+            scores.diagonal(dim1=1, dim2=2) + 1.0,
+            F.cosine_similarity(x, x.flip(1) + 1, 1),
+            x.unfold(2, 4, 2).sum(-1),
+            F.fold(F.unfold(x, 3, padding=1), (8, 8), 3, padding=1),
+            F.interpolate(rows, size=20, mode="linear"),
+            F.interpolate(x, size=(5, 6), mode="bilinear", antialias=True),
+            x.tanh().prod(1),
+        )
+
+
+@pytest.mark.parametrize("target", ["ethos-u55-128", "ethos-u85-256"])
+def test_everyday_ops_without_a_kernel_are_made_of_those_with_one(target: str) -> None:
+    casting = cast(Everyday(), need(target), [(torch.randn(1, 3, 8, 8),) for _ in range(4)])
+    assert_whole(casting)
+
+
+class MaskedAttention(nn.Module):
+    def __init__(self, mask: torch.Tensor) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(16, 16), nn.LayerNorm(16)
+        self.register_buffer("mask", mask)
+
+    mask: torch.Tensor
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        q = self.linear(self.norm(x)).view(1, 9, 2, 8).transpose(1, 2)
+        y = F.scaled_dot_product_attention(q, q, q, self.mask, scale=0.3)
+        z: torch.Tensor = self.norm(y.transpose(1, 2).reshape(1, 9, 16))
+        return z
+
+
+def a_mask(kind: str) -> torch.Tensor:
+    mask = torch.rand(1, 1, 9, 9, generator=torch.Generator().manual_seed(0)) > (-1.0 if kind == "all" else 0.3)
+    mask[0, 0, 2] = kind != "a row without keys"
+    return mask
+
+
+@pytest.mark.parametrize("kind", ["all", "some"])
+def test_attention_with_a_constant_mask_is_in_the_delegate(kind: str) -> None:
+    batches: Batches = [(torch.randn(1, 9, 16),) for _ in range(4)]
+    assert_whole(cast(MaskedAttention(a_mask(kind)), need("ethos-u85-256"), batches))
+
+
+def test_a_pass_that_changes_values_costs_its_op_only() -> None:
+    """Arm's attention gives other values for a row without keys: no op of the net was decomposed, and all ran on the host."""
+    batches: Batches = [(torch.randn(1, 9, 16),) for _ in range(4)]
+    casting = cast(MaskedAttention(a_mask("a row without keys")), need("ethos-u85-256"), batches)
+    assert casting.check.passed
+    assert any("softmax" in op.op for op in casting.host_ops)
+    assert not any("norm" in op.op for op in casting.host_ops)
+
+
+class Tokens(nn.Module):
+    """Positions are counted among the tokens that are no padding, as RoBERTa does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.places = nn.Embedding(50, 16), nn.Embedding(40, 16)
+        self.norm, self.linear = nn.LayerNorm(16), nn.Linear(16, 8)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.words(tokens) + self.places((tokens != 1).int().cumsum(1).long())
+        y: torch.Tensor = self.linear(self.norm(x))
+        return y
+
+
+def test_embeddings_are_in_the_delegate() -> None:
+    """An index that a rewrite reshaped has no statistics and needs none; a computed one is cut to 32 bits."""
+    casting = cast(Tokens(), need("ethos-u85-256"), [(torch.randint(0, 50, (1, 32)),) for _ in range(4)])
+    assert casting.check.passed
+    assert not any("index_select" in op.op or "quantize" in op.op for op in casting.host_ops)
+
+
+class WithIndices(nn.Module):
+    """An op with a constant index that stays on the host."""
+
+    def __init__(self, op: Any) -> None:
+        super().__init__()
+        self.op = op
+        self.register_buffer("index", torch.tensor([[2, 0, 1, 1]]).expand(3, 4).contiguous())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.op(torch.relu(x) + 1.0, self.index)
+
+
+INDEXED = {
+    "scatter_add": lambda x, i: x.scatter_add(1, i, x.flip(1)),
+    "scatter": lambda x, i: x.scatter(1, i[:, :3], x[:, :3] * 0.5),
+    "gather": lambda x, i: x.gather(1, i),
+    "index_add": lambda x, i: x.index_add(1, i[0], x),
+}
+
+
+@pytest.mark.recovers  # one of Arm's passes refuses index_add on vgf
+@pytest.mark.parametrize("op", INDEXED)
+@pytest.mark.parametrize("target", ["vgf", "ethos-u55-128"])
+def test_host_ops_have_indices_of_64_bits(target: str, op: str) -> None:
+    """Arm's passes make constants of 32 bits of them, which the runtime's kernels refuse."""
+    batches = [(torch.randn(3, 4, generator=torch.Generator().manual_seed(i)),) for i in range(6)]
+    casting = ingot.cast(WithIndices(INDEXED[op]).eval(), batches[0], target=need(target), calibration=batches)
+    assert casting.check.passed

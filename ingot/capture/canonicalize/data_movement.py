@@ -14,13 +14,16 @@ import torch
 from torch.fx import GraphModule, Node
 
 from ingot.capture.op_semantics import Kind, effect_of, operands
+from ingot.capture.op_semantics.probe import structure_key
 from ingot.capture.op_semantics.sizes import concrete, shape_of
 from ingot.core.fx import call, calls, constant_of, has_symbols, is_float, replace, value_of
+from ingot.core.shape_cache import ShapeCache
 from ingot.core.symbolic_sizes import element_count, is_symbolic, reshape_argument, same_shape, symbolic_count
 
 aten = torch.ops.aten
 CANONICAL_OPS = (aten.reshape.default, aten.slice.Tensor, aten.cat.default, aten.permute.default)
 MAX_SLICES = 4  # beyond this a gather kernel is better than a cat of slices
+_has_form = ShapeCache[bool]()
 
 
 def canonicalize_movement(module: GraphModule) -> int:
@@ -35,11 +38,26 @@ def _rewrite(node: Node) -> bool:
     x = _moved_operand(node)
     if x is None:
         return False
-    new = _canonical_form(node, x, _positions(node, x))
+    new = _new_form(node, x)
     if new is None:
         return False
     replace(node, new)
     return True
+
+
+def _new_form(node: Node, x: Node) -> Node | None:
+    """An op without a canonical form is asked once: it stays in the graph, and every rewrite asks again."""
+    op: Any = node.args[0] if node.target is operator.getitem else node
+    item = None if op is node else node.args[1]
+    made: list[Node | None] = []
+
+    def find() -> bool:
+        made.append(_canonical_form(node, x, _positions(node, x)))
+        return made[0] is not None
+
+    if not _has_form.get((structure_key(op, constant_of), operands(op).index(x), item), find):
+        return None
+    return made[0] if made else _canonical_form(node, x, _positions(node, x))
 
 
 def _rewrite_symbolic(node: Node) -> bool:

@@ -17,7 +17,7 @@ def weight_axis(node: Node) -> int | None:
     """Axis of output channels in the weight of f(input, weight, bias, …). None for other ops."""
     names = _argument_names(node.target)
     # Norms have the same first three names, but their weight is one factor per channel.
-    if names[:3] != ["input", "weight", "bias"] or "running_mean" in names:
+    if names[:3] != ["input", "weight", "bias"] or {"eps", "epsilon"} & {*names}:
         return None
     return 1 if _is_transposed(node, names) else 0
 

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 import torch
 from torch.fx import Node
 
+from ingot.capture.op_semantics import operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import has_symbols, is_float, is_float_op, value_of
 from ingot.errors import first_sentence
@@ -101,14 +102,15 @@ def _decomposed_by_arm(device: Device, ops: Ops) -> dict[str, str]:
     for s, node in ops.items():
         query.add(s, node, "float")
     module = query.exported().module(check_guards=False)
-    before = [_targets(o) for o in _outputs(module)]
-    after = [_targets(o) for o in _outputs(apply_arm_decompositions(device, module))]
+    before = [_forms(o) for o in _outputs(module)]
+    after = [_forms(o) for o in _outputs(apply_arm_decompositions(device, module))]
     parts = {s: now - was for (s, _), was, now in zip(query.keys, before, after, strict=True)}
     return {s: f"{DECOMPOSED}, into {_names(new)}" for s, new in parts.items() if new}
 
 
-def _targets(output: Node) -> set[object]:
-    return {n.target for n in ops_before(output)}
+def _forms(output: Node) -> set[tuple[object, int]]:
+    """Ops with the number of their operands: a number may become a constant."""
+    return {(n.target, len(operands(n))) for n in ops_before(output)}
 
 
 def _outputs(module: torch.fx.GraphModule) -> list[Node]:
@@ -116,5 +118,5 @@ def _outputs(module: torch.fx.GraphModule) -> list[Node]:
     return [n for n in torch.utils._pytree.tree_leaves(out.args[0]) if isinstance(n, Node)]
 
 
-def _names(targets: Iterable[object]) -> str:
-    return ", ".join(sorted(str(t).removeprefix("aten.") for t in targets))
+def _names(forms: Iterable[tuple[object, int]]) -> str:
+    return ", ".join(sorted({str(t).removeprefix("aten.") for t, _ in forms}))

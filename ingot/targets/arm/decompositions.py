@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,6 +16,7 @@ from ingot.core.fx import calls, constant_of, copy_graph_module, fake_like, is_s
 from ingot.errors import LowerError, first_sentence
 from ingot.patches.arm import arm_pass_fixes
 from ingot.targets.arm.device import Device, compile_spec
+from ingot.targets.base import RewriteRule
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,16 @@ class ArmDecompositions:
 
     device: Device
     name: str = "arm-decompositions"
+    kept: frozenset[Any] = frozenset()  # ops that stay as they are
+
+    def narrowed(self, module: GraphModule, is_right: Callable[[RewriteRule], bool]) -> RewriteRule | None:
+        """Without the ops for which a pass gives other values: they stay as they are."""
+        ops = list(dict.fromkeys(n.target for n in calls(module)))
+
+        def works(visible: Sequence[Any]) -> bool:
+            return is_right(replace(self, kept=frozenset(ops).difference(visible)))
+
+        return replace(self, kept=frozenset(_failing_among(ops, works))) if works(()) else None
 
     def apply(self, module: GraphModule) -> list[str]:
         before = {n.name: n for n in module.graph.nodes}
@@ -32,7 +43,7 @@ class ArmDecompositions:
         counts = {n: len(operands(n)) for n in before.values() if n.op == "call_function"}
         constants = {_memory(t): value_name(n) for n in before.values() if (t := constant_of(n)) is not None}
         state = {n.target: value_name(n) for n in before.values() if is_state(n)}
-        made = apply_arm_decompositions(self.device, module)
+        made = apply_arm_decompositions(self.device, module, self.kept)
         _mark_state(made, state)
         gone = [n for n, count in counts.items() if not _survives(n, count, made)]
         _last_keeps_value_name(made)
@@ -59,14 +70,14 @@ def _name_state(module: GraphModule, names: Mapping[Any, str]) -> None:
             node.meta["ingot_value"] = names[node.target]
 
 
-def apply_arm_decompositions(device: Device, module: GraphModule) -> GraphModule:
+def apply_arm_decompositions(device: Device, module: GraphModule, kept: Collection[Any] = ()) -> GraphModule:
     """Ops on which a pass fails stay as they are: the host may have a kernel. Passes may write into `module`."""
     before = copy_graph_module(module)
     try:
-        return _run_passes(device, module)
+        return _run_without(device, module, hidden=kept) if kept else _run_passes(device, module)
     except Exception as e:  # a pass may raise anything
         try:
-            return _run_without(device, before, hidden=_failing_ops(device, before))
+            return _run_without(device, before, hidden=[*kept, *_failing_ops(device, before)])
         except Exception:
             raise _refused(e.__cause__ or e, before) from e
 

@@ -16,6 +16,8 @@ from ingot.targets.arm.device import FORMATS, Device, compile_spec, partitioner_
 from ingot.targets.arm.quantized_markers import is_marked_quantized, is_qdq, is_quantize, mark_quantized, op_name
 from ingot.targets.arm.query_graph import QueryGraph, ops_before
 
+# Said of a partition, not of an op: beside other ops the partitioner takes these.
+NO_COMPUTATION = "Partition contained only ops which are removed"
 Refusals = dict[tuple[str, str], str | None]  # (signature, precision) -> why the op is refused; None: it is taken
 
 
@@ -103,8 +105,9 @@ def _read(asking: Any, program: Any, keys: list[tuple[str, str]]) -> Refusals:
 def _why_refused(precision: str, output: Node, refused: dict[Node, str]) -> str | None:
     """Why the op is not taken, or only in part; None: it is taken."""
     for node in ops_before(output):
-        if "delegation_tag" not in node.meta:
-            return refused.get(node, f"{op_name(node)} is not taken")
+        why = refused.get(node, f"{op_name(node)} is not taken")
+        if "delegation_tag" not in node.meta and not why.startswith(NO_COMPUTATION):
+            return why
         if precision != "float" and not is_marked_quantized(node):
             return f"it becomes several ops, and {op_name(node)} would run in float"
     return None

@@ -24,6 +24,7 @@ from ingot.rewrite import (
     cumulative_sum,
     diagonal,
     distances,
+    dynamic_sum,
     elu,
     expand,
     extrema,
@@ -58,6 +59,7 @@ from ingot.rewrite import (
     strided_slice,
     trigonometry,
     unbatched,
+    unit_dims,
     upsample_nearest,
     variance,
     vector_norm,
@@ -118,7 +120,7 @@ _NUMBERS = TorchDecompositions(
 )
 # Constants that the rules before left: a product can only be with one that is computed.
 _FOLDED = folded_constants.FoldedConstants("fold-constants-of-products")
-_SLICES = (strided_slice, split_dims, slice_as_linear)
+_SLICES = (strided_slice, split_dims, slice_as_linear, dynamic_sum, unit_dims)
 _LATE = (
     constant_products, matmul, softmax, layer_norm, rms_norm, mean, reduce_sum, scalar_operands, expand, repetition,
 )  # fmt: skip
