@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 from typing import Any
 
 import torch
@@ -36,7 +36,7 @@ SMALL = {
     "encoder_attention_heads": 4, "decoder_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 128,
     "hidden_dim": 128, "encoder_ffn_dim": 128, "decoder_ffn_dim": 128, "ffn_dim": 128, "vocab_size": VOCABULARY,
     "num_queries": 20, "image_size": 64, "num_labels": 10, "max_position_embeddings": 64, "num_frames": 4,
-    "context_length": 32, "prediction_length": 8, "num_input_channels": 3, "conv_dim": (32,) * 7,
+    "context_length": 32, "prediction_length": 8, "num_input_channels": 3, "conv_dim": (32,) * 7, "head_dim": 16,
 }  # fmt: skip
 
 
@@ -63,23 +63,40 @@ LAYERS = {k: v for k, v in SMALL.items() if "layers" in k}
 COUNTS = {k: v for k, v in SMALL.items() if "dim" not in k and "size" not in k} | {"vocab_size": VOCABULARY}
 
 
+def _attempts() -> Iterator[dict[str, Any]]:
+    """All sizes, then without one of them; the same without the number of layers, and with counts alone."""
+    for sizes in (SMALL, _without(SMALL, LAYERS), COUNTS):
+        yield sizes
+        for left_out in sizes:
+            yield _without(sizes, (left_out,))
+    yield LAYERS
+
+
+def _without(sizes: dict[str, Any], left_out: Collection[str]) -> dict[str, Any]:
+    return {k: v for k, v in sizes.items() if k not in left_out}
+
+
 def transformers_entry(net: str) -> Entry:
     """As small as runs."""
     task, kind = net.split("/")
     names = getattr(_auto(), TASKS[task])[kind]
-    failures = list[Exception]()
-    for sizes in (SMALL, COUNTS, LAYERS):
+    failures, tried = list[Exception](), set[str]()
+    for sizes in _attempts():
+        config = small(transformers().AutoConfig.for_model(kind), sizes)
+        if str(config) in tried:
+            continue
+        tried.add(str(config))
         try:
-            return _small_entry(names if isinstance(names, str) else names[0], kind, sizes)
+            return _small_entry(names if isinstance(names, str) else names[0], config)
+        except (ImportError, Unavailable):
+            raise
         except Exception as e:  # configurations do not say which sizes fit together
             failures.append(e)
     raise failures[0]
 
 
-def _small_entry(name: str, kind: str, sizes: dict[str, Any]) -> Entry:
-    hf = transformers()
-    config = small(hf.AutoConfig.for_model(kind), sizes)
-    model = getattr(hf, name)(config).eval()
+def _small_entry(name: str, config: Any) -> Entry:
+    model = getattr(transformers(), name)(config).eval()
     batches = inputs_for(model, config)
     net = Named(model, list(batches[0]))
     made: list[Inputs] = [tuple(b.values()) for b in batches]
@@ -96,9 +113,24 @@ def small(config: Any, sizes: dict[str, Any]) -> Any:
         if getattr(config, name, None) is not None:
             small(getattr(config, name), sizes)
     config.use_cache = False
+    _fill_in(config)
     if getattr(config, "use_timm_backbone", False):
         config.use_pretrained_backbone = False
     return config
+
+
+def _fill_in(config: Any) -> None:
+    """Shallow stages, and what a checkpoint's configuration says: its tokens and one of its languages."""
+    if isinstance(getattr(config, "depths", None), list | tuple):
+        config.depths = type(config.depths)(min(d, 2) for d in config.depths)
+    if getattr(config, "vocab_size", 0) is None:
+        config.vocab_size, config.pad_token_id, config.mask_token_id = VOCABULARY, 1, 4
+    size = getattr(config, "vocab_size", None) or VOCABULARY
+    for name, token in list(vars(config).items()):
+        if name.endswith("_token_id") and isinstance(token, int) and token >= size:
+            setattr(config, name, 1)
+    if getattr(config, "default_language", "") is None:
+        config.default_language = config.languages[0]
 
 
 def _set(config: Any, name: str, value: Any) -> None:
@@ -130,6 +162,7 @@ def inputs_for(model: Any, config: Any) -> list[dict[str, Tensor]]:
     kind = model.main_input_name
     makers: dict[str, Callable[[], list[dict[str, Tensor]]]] = {
         "input_ids": _sentences,
+        "inputs": lambda: [{kind: b["input_ids"], "attention_mask": b["attention_mask"]} for b in _sentences()],
         "pixel_values": lambda: _pictures(model, config),
         "pixel_values_videos": lambda: [{kind: v[None]} for v in _frames(config)],
         "input_values": lambda: [{kind: v} for v in _sound(config)],
@@ -152,13 +185,18 @@ def _sentences() -> list[dict[str, Tensor]]:
 def _pictures(model: Any, config: Any) -> list[dict[str, Tensor]]:
     if "Video" in type(model).__name__ or hasattr(config, "tubelet_size") or hasattr(config, "num_frames"):
         return [{"pixel_values": v[None]} for v in _frames(config)]
-    size = config.image_size if isinstance(getattr(config, "image_size", None), int) else 64
+    size = _side(config)
     channels = getattr(config, "num_channels", 3)
     return [{"pixel_values": b[0][:, :channels]} for b in data.image_batches(size, BATCHES)]
 
 
+def _side(config: Any) -> int:
+    size = getattr(config, "image_size", None)
+    return size[0] if isinstance(size, list | tuple) else size if isinstance(size, int) else 64
+
+
 def _frames(config: Any) -> list[Tensor]:
-    size, frames = getattr(config, "image_size", 64), getattr(config, "num_frames", 4)
+    size, frames = _side(config), getattr(config, "num_frames", 4)
     return [data.images(frames, size, seed=i) for i in range(BATCHES)]
 
 

@@ -133,8 +133,13 @@ def _detection(net: str) -> Entry:
 def _video(net: str) -> Entry:
     model = torchvision_models().get_model(net, weights=None).eval()
     frames, size = (16, 224) if "mvit" in net else (16, 224) if net == "s3d" else (8, 64)
-    batches: list[Inputs] = [(data.images(frames, size, seed=i).transpose(0, 1)[None],) for i in range(BATCHES)]
+    batches: list[Inputs] = [(clip(frames, size, seed=i),) for i in range(BATCHES)]
     return Entry(liven(model, batches[:1]), batches[0], batches, f"{frames} frames, {size} x {size}")
+
+
+def clip(frames: int, size: int, seed: int) -> Tensor:
+    """Contiguous: the runtime refuses other strides."""
+    return data.images(frames, size, seed=seed).transpose(0, 1)[None].contiguous()
 
 
 def _flow(net: str) -> Entry:

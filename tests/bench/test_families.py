@@ -9,6 +9,7 @@ from pathlib import Path
 from bench.families.run import todo
 from bench.families.sweep import forked_row, sweep_line
 from bench.families.table import families_table, verdict
+from bench.families.vision import clip
 
 WHOLE = {
     "id": "timm/a",
@@ -34,6 +35,12 @@ def test_gathers_do_not_split_a_net_and_other_host_ops_do() -> None:
     assert [verdict(WHOLE), verdict(SPLIT), verdict(DEAD)] == ["whole", "split", "dies"]
     assert verdict({**WHOLE, "host_ops": 2}) == "split"
     assert verdict({**WHOLE, "delegates": 2}) == "split"
+
+
+def test_the_runtime_takes_the_strides_of_a_clip() -> None:
+    made = clip(2, 16, seed=0)
+    assert made.shape == (1, 3, 2, 16, 16)
+    assert made.is_contiguous()
 
 
 def test_numbers_far_off_are_wrong_though_it_is_one_delegate() -> None:
