@@ -13,8 +13,8 @@ from ingot.errors import InputError
 
 def asked_recipe(options: argparse.Namespace) -> Recipe:
     """The recipe, with what single options of the command line set."""
-    recipe, seconds = recipe_from(options.recipe), options.localize_seconds
-    return recipe if seconds is None else replace(recipe, localize_seconds=seconds)
+    given = {"localize_seconds": options.localize_seconds, "prefer": getattr(options, "prefer", None)}
+    return replace(recipe_from(options.recipe), **{key: value for key, value in given.items() if value is not None})
 
 
 def given(options: argparse.Namespace) -> Given:

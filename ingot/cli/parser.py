@@ -285,6 +285,8 @@ def _goal_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--goal-data", metavar="DATA", help=pairs)
     parser.add_argument("--drop", type=float, metavar="D", help="how much worse than the float model it may be")
     parser.add_argument("--bar", type=float, metavar="B", help="the value that it has to reach")
+    saved = "what the plan saves: time (default), bytes of the file, or energy"
+    parser.add_argument("--prefer", choices=("time", "bytes", "energy"), help=saved)
     lower = "of a metric of your own: less is better, as of an error rate"
     parser.add_argument("--lower-is-better", action="store_true", help=lower)
 

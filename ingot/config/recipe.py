@@ -65,6 +65,7 @@ def _tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
+Prefer = Literal["time", "bytes", "energy"]
 Names = Annotated[tuple[str, ...], BeforeValidator(_tuple)]
 Scopes = Annotated[tuple[Scope, ...], BeforeValidator(_scopes)]
 HostOps = Annotated[
@@ -94,6 +95,11 @@ class Recipe:
     noise_vs_latency: Annotated[float | None, Field(ge=0, allow_inf_nan=False)] = None
     """Share of the program's latency that halving the output noise may cost. None: 5 %, except that a target that is
     bought for its cycles spends none of them on wider integers."""
+    prefer: Prefer = "time"
+    """What the plan saves: estimated time (with some weight on the size of the file), bytes of the file, or energy."""
+    float_on_host: bool = False
+    """On a target without float kernels: ops that can run on integers may run in float on the host, where that is worth
+    a delegate boundary. A plan that would fail the check otherwise has it without being asked."""
     int4_sqnr_budget_db: Annotated[float, Field(ge=0, le=40)] = 0.0
     """SQNR in dB that int4 weights may cost (on targets that have them); the planner chooses which weights."""
     scopes: Scopes = ()

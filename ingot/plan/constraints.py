@@ -104,7 +104,7 @@ def _why_float(node: Node, found: Constraints) -> str | None:
     if not _only_float32(node):
         return "an operand or the result is floating point, but not float32"
     for value in (*operands(node), node):
-        if why := _why_not_quantizable(value, found):
+        if not _is_of_integers(value) and (why := _why_not_quantizable(value, found)):
             return why
     if weight_axis(node) is not None and not _static_weight(node):
         return "its weight is computed at run time"
@@ -143,6 +143,12 @@ def _origin(value: Node, found: Constraints) -> Node:
 
 def _only_moves(node: Node, found: Constraints) -> bool:
     return found.effects[node].kind is Kind.MOVES and len(operands(node)) == 1
+
+
+def _is_of_integers(value: Node) -> bool:
+    """Indices and masks are not quantized: they need no statistics."""
+    val = value_of(value)
+    return isinstance(val, torch.Tensor) and not val.dtype.is_floating_point
 
 
 def _why_not_quantizable(value: Node, found: Constraints) -> str | None:

@@ -11,7 +11,7 @@ from ingot.capture.op_semantics import operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import constant_of, evaluate_fake, is_float
 from ingot.core.shape_cache import ShapeCache
-from ingot.plan.noise_model import elements, size_hint
+from ingot.plan.noise_model import TOKEN_SCALE_FLOOR, elements, size_hint
 from ingot.plan.qparams import weight_qparams
 from ingot.plan.solver_state import SolverState, activation_operands
 from ingot.plan.value_ranges import width
@@ -54,7 +54,7 @@ class OpCosts:
         if node not in self._dynamic_noise:
             x, noise = operands(node)[0], self.state.noise
             form, (low, high) = next(iter(self.state.target.numerics.formats.values())), self._token_range(x)
-            error = noise.rounding_error(x, (high - low) / (form.qmax - form.qmin))
+            error = noise.rounding_error(x, max((high - low) / (form.qmax - form.qmin), TOKEN_SCALE_FLOOR))
             self._dynamic_noise[node] = TOKEN_NOISE * error * noise.sensitivity_at(node, 0) + self._weight(node)
         return self._dynamic_noise[node]
 

@@ -14,6 +14,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from ingot.capture.op_semantics.weighted_ops import is_random
 from ingot.core.fx import constant_of
 from ingot.plan.bias_correction import ChannelMeans, apply_correction, bias_correction, channel_means, has_bias
+from ingot.plan.noise_model import TOKEN_SCALE_FLOOR
 from ingot.plan.plan_data import Plan, QParams
 from ingot.plan.rounded_weights import rounded_weight
 
@@ -136,7 +137,7 @@ def fake_quantize(x: Tensor, s: QParams) -> Tensor:
 def fake_quantize_per_token(x: Tensor) -> Tensor:
     """int8 with a scale and a zero point for each row of the last axis, as kernels choose them at run time."""
     low, high = x.amin(-1, keepdim=True).clamp_max(0), x.amax(-1, keepdim=True).clamp_min(0)
-    scale = ((high - low) / 255).clamp_min(torch.finfo(torch.float32).eps)
+    scale = ((high - low) / 255).clamp_min(TOKEN_SCALE_FLOOR)
     zero = (-128 - (low / scale).round()).clamp(-128, 127)
     return (((x / scale).round() + zero).clamp(-128, 127) - zero) * scale
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch.fx import GraphModule
@@ -22,6 +23,8 @@ from ingot.plan.correction_search import Corrected, corrected
 from ingot.plan.embedding_tables import with_embedding_tables
 from ingot.plan.estimator_search import CANDIDATE_ESTIMATORS, best_trial, simulation_of, with_prediction
 from ingot.plan.plan_data import Plan
+from ingot.plan.precision_search import with_enough_precision
+from ingot.plan.preferred_cost import preferred_cost
 from ingot.plan.simulated_quantization import can_simulate
 from ingot.plan.solve import solve, solve_each, unquantized
 from ingot.plan.validate import validate, with_bias_qparams
@@ -34,6 +37,8 @@ from ingot.targets.barred import Bar, host_bars, with_bars
 from ingot.targets.base import Target
 from ingot.targets.registry import find_target
 
+Facts = tuple[GraphModule, Ranges, Target, str, tuple[str, ...], Recipe]  # what `solve` takes
+
 
 def plan_for_target(
     program: Program, ranges: Ranges, target: str, settings: Recipe, bars: tuple[Bar, ...] = ()
@@ -43,6 +48,7 @@ def plan_for_target(
     refuse_unplannable(program, backend, settings)
     form = rewrite_for(program, backend, settings)
     barred = with_bars(backend, (*bars, *host_bars(settings.host_ops, form.program.module)))
+    barred = replace(barred, cost=preferred_cost(barred.cost, settings.prefer))
     untaken = untaken_values(program.module.graph.nodes, ranges.values)
     made = _planned(form.program, without_untaken(ranges, untaken), barred, form.rewrites, settings, untaken)
     made = with_embedding_tables(made, form.program.module, settings, barred)
@@ -94,7 +100,18 @@ def _planned(
     with torch.no_grad():
         simulation = simulation_of(module, ranges.cached_batches)
         trial = best_trial(plans, simulation, correct_biases=recipe.correct_biases)
-        return with_prediction(corrected(Corrected(module, module, ranges, trial, simulation), recipe, replan).trial)
+        found = corrected(Corrected(module, module, ranges, trial, simulation), recipe, replan)
+        at = partial(_plan_at, found, facts)
+        runs_float, solved = target.numerics.runs_float, plans[trial.name]
+        return with_prediction(with_enough_precision(found, recipe, at, runs_float, solved).trial)
+
+
+def _plan_at(found: Corrected, facts: Facts, price: float, float_on_host: bool) -> Plan:
+    """For the corrected program, at another price of noise."""
+    on_host = facts[5].float_on_host or float_on_host
+    recipe = replace(facts[5], range=found.trial.name, noise_vs_latency=price, float_on_host=on_host)
+    plan = solve(found.module, found.ranges, *facts[2:5], recipe)
+    return replace(plan, channel_factors=found.trial.plan.channel_factors)
 
 
 def with_rewritten_values(form: Program, ranges: Ranges, target: Target, untaken: frozenset[str]) -> Ranges:

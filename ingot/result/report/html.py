@@ -18,7 +18,7 @@ from ingot.result.report import text
 from ingot.result.report.text import Facts
 
 GENERATOR = '<meta name="generator" content="ingot">'
-SCRIPTS = ("dom", "charts", "graph", "paint", "search", "explore", "measures", "page", "compare", "start")
+SCRIPTS = ("dom", "charts", "graph", "paint", "search", "explore", "measures", "goal", "page", "compare", "start")
 
 
 def page(facts: Facts) -> str:

@@ -34,6 +34,7 @@ const FORMATS = {
   percent: (v) => `${v.toFixed(1)} %`,
   seconds: (v) => `${v.toFixed(2)} s`,
   short: (v) => (typeof number(v) === "number" ? String(Number(number(v).toPrecision(4))) : String(v)),
+  fine: (v) => (typeof number(v) === "number" ? String(Number(number(v).toPrecision(7))) : String(v)), // 0.999995
   shape: (v) => v.join("\u00d7") || "scalar",
 };
 

@@ -6,6 +6,7 @@ function report(data) {
   const parts = [
     tiles(data),
     outputsSection(data),
+    ...(data.goal ? [goalSection(data)] : []),
     ...(data.methods?.length ? [methodsSection(data)] : []),
     graph?.section ?? section("graph", "Graph", el("p", { class: "none" }, "this casting has no graph")),
     hostSection(data, show),
