@@ -107,7 +107,7 @@ class _Draft:
                 made = results_of(step, run_step(step, [x.clone() for x in operands], weights))
         except (RuntimeError, ValueError, IndexError, TypeError, ArithmeticError):
             return
-        if made and all(_usable(t) for t in made.values()):
+        if made and all(_usable(t) for t in made.values()) and not _places_of_equals(operands, made):
             self.steps.append(step)
             self.values |= made
             self._calm(next(iter(made)))
@@ -128,6 +128,12 @@ class _Draft:
         most = float(x.abs().max())
         if most > LOUD or 0 < most < QUIET:
             self._try(Step(f"s{len(self.steps)}", "scale", (name,), {"by": 1.0 / most}))
+
+
+def _places_of_equals(operands: list[Tensor], made: Mapping[str, Tensor]) -> bool:
+    """Which of equal values a median or a sort names is not defined: such indices cannot be judged."""
+    placed = len(made) > 1 and any(t.dtype is torch.int64 for t in made.values())
+    return placed and any(len(x.unique()) < x.numel() for x in operands if x.dtype.is_floating_point)
 
 
 def _usable(t: Tensor) -> bool:

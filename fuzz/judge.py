@@ -26,6 +26,7 @@ WELL_CONDITIONED_DB = 20.0  # plain fake quantization reaches this, so a cast th
 EXACT_DB = 200.0
 CHANCE = 1e-3  # of so many integers that differ
 ROUNDING = 2.0**-20  # of float32 kernels that sum in another order
+NOISY_RUNS = 8  # where values are near ties, one run may be lucky
 
 
 def judge(program: FuzzProgram) -> Outcome:
@@ -196,19 +197,24 @@ def _double_db(program: FuzzProgram, expected: list[list[Tensor]]) -> float:
 
 
 def is_rounding_noise(program: FuzzProgram, expected: list[list[Tensor]], made: list[list[Tensor]]) -> bool:
-    """Each far output is off by no more than the model itself is, with float32 rounding noise on every value."""
-    generator, net = torch.Generator().manual_seed(program.seed), FuzzNet(program)
+    """Each far output is off by no more than the model itself is in some run with rounding noise on every value."""
+    generator = torch.Generator().manual_seed(program.seed)
+    runs = [_noisy_outputs(program, generator) for _ in range(NOISY_RUNS)]
+    for i in range(len(expected[0])):
+        want, got = ([b[i] for b in side] for side in (expected, made))
+        most = max(_power_between(want, [b[i] for b in run]) for run in runs)
+        if sqnr_db(want, got) < MIN_DB and _power_between(want, got) > most:
+            return False
+    return True
 
+
+def _noisy_outputs(program: FuzzProgram, generator: torch.Generator) -> list[list[Tensor]]:
     def noisy(name: str, t: Tensor) -> Tensor:
         return t * (1 + ROUNDING * torch.randn(t.shape, generator=generator)) if t.dtype is torch.float32 else t
 
+    net = FuzzNet(program)
     net.watch = noisy  # type: ignore[assignment]
-    rounded = eager_outputs(program, net)
-    for i in range(len(expected[0])):
-        want, got, noise = ([b[i] for b in side] for side in (expected, made, rounded))
-        if sqnr_db(want, got) < MIN_DB and _power_between(want, got) > _power_between(want, noise):
-            return False
-    return True
+    return eager_outputs(program, net)
 
 
 def _power_between(want: Sequence[Tensor], got: Sequence[Tensor]) -> float:

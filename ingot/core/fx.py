@@ -165,10 +165,10 @@ def fake_like(node: Node, tensor: torch.Tensor) -> torch.Tensor:
     return mode.from_tensor(tensor.detach(), static_shapes=True) if mode is not None else tensor
 
 
-def call(node_before: Node, target: Callable[..., Any], *args: Any, like: Node | None = None) -> Node:
-    """Insert `target(*args)` before `node_before`. Computes its fake value and copies the source location of `like`."""
+def call(node_before: Node, target: Callable[..., Any], *args: Any, like: Node | None = None, **kwargs: Any) -> Node:
+    """Insert `target(…)` before `node_before`. Computes its fake value and copies the source location of `like`."""
     with node_before.graph.inserting_before(node_before):
-        new = node_before.graph.call_function(target, args)
+        new = node_before.graph.call_function(target, args, kwargs)
     new.meta = inherited_meta(like or node_before)
     new.meta["val"] = evaluate_fake(new)
     return new

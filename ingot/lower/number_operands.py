@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.fx import GraphModule, Node
 
-from ingot.core.fx import add_constant, call, calls, evaluate_fake, replace, value_of
+from ingot.core.fx import add_constant, call, calls, replace, value_of
 
 aten = torch.ops.aten
 
@@ -29,9 +29,7 @@ def keep_dtypes_beside_numbers(module: GraphModule) -> None:
 def _keep_dtype(module: GraphModule, node: Node, places: list[int]) -> None:
     constants = {i: add_constant(module, torch.tensor(node.args[i]), f"{node.name}_number", node) for i in places}
     args = [constants.get(i, a) for i, a in enumerate(node.args)]
-    widened = call(node, node.target, *args)  # type: ignore[arg-type]
-    widened.kwargs = node.kwargs
-    widened.meta["val"] = evaluate_fake(widened)
+    widened = call(node, node.target, *args, **node.kwargs)  # type: ignore[arg-type]
     if value_of(widened).dtype != value_of(node).dtype:
         replace(node, _cast(node, widened))
     else:

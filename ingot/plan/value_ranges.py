@@ -16,6 +16,8 @@ ValueRange = tuple[float, float]
 def value_range_of(value: Node, ranges: Ranges, effects: Mapping[Node, Effect]) -> ValueRange:
     """Min and max of a constant; else from calibration. A value that a rewrite created has the hull of its inputs."""
     constant = constant_of(value)
+    if constant is not None and not constant.numel():
+        return 0.0, 0.0
     if constant is not None:
         return float(constant.detach().min()), float(constant.detach().max())
     stats, effect = ranges.values.get(value_name(value)), effects.get(value)

@@ -228,12 +228,14 @@ def _run_on_executor(program: Any, segment: PteSegment, values: list[Values], ex
 
 
 def _from_executor(array: Any, info: Any, segment: PteSegment) -> torch.Tensor:
-    """int32 results become int64 where the program declares int64."""
+    """int32 results become int64 where the program declares int64. TOSA has no uint8: the bytes are those of int8."""
     if not isinstance(array, np.ndarray):
         why, hint = "the runtime gives a delegate tensors to fill, and no numbers", "fix that size: shapes=[…]"
         raise ArtefactError(f"a delegate of {segment.backend} returns a size", why=why, hint=hint)
-    x = _to_tensor(array, info)
-    return x.long() if x.dtype == torch.int32 and torch_dtype_of(info) == torch.int64 else x
+    x, declared = _to_tensor(array, info), torch_dtype_of(info)
+    if x.dtype == torch.int8 and declared == torch.uint8:
+        return x.view(torch.uint8)
+    return x.long() if x.dtype == torch.int32 and declared == torch.int64 else x
 
 
 def segment_io(plan: Any, segment: PteSegment, known: Collection[int]) -> tuple[list[int], list[int]]:

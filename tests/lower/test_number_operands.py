@@ -24,6 +24,7 @@ CASES: dict[str, Callable[[Tensor], Tensor]] = {
     "half times a fraction": lambda x: (x.half().mean() * 0.3).ceil(),
     "half minus a number": lambda x: x.half().sum() - 0.25,
     "bfloat16 in a comparison": lambda x: (x.bfloat16().amax() / 3.0) > 0.1,
+    "half divided and rounded": lambda x: torch.div(x.half().mean(), 0.3, rounding_mode="floor"),
     "int32 plus a number": lambda x: x.argmax().to(torch.int32) + 1,
     "float32 times a fraction": lambda x: x.mean() * 0.3,
 }

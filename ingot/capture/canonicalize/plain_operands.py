@@ -1,10 +1,12 @@
-"""copy(x, y) -> y expanded to x; add(x, y, alpha=a) -> add(x, y * a); linear(x, vector) -> linear(x, matrix of one row)
+"""copy(x, y) -> y expanded to x; add(x, y, alpha=a) -> add(x, y * a); linear(x, vector) -> linear(x, matrix of one row);
+cat([int x, y]) -> cat([float x, y])
 
-No operand that is not read, no hidden factor, and every weight of a linear has channels.
+No operand that is not read, no hidden factor or cast, and every weight of a linear has channels.
 """
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Any
 
 import torch
@@ -16,7 +18,8 @@ aten = torch.ops.aten
 
 
 def plain_operands(module: GraphModule) -> int:
-    return sum(_without_destination(node) or _without_factor(node) or _with_channels(node) for node in calls(module))
+    forms = (_without_destination, _without_factor, _with_channels, _of_one_dtype)
+    return sum(any(form(node) for form in forms) for node in calls(module))
 
 
 def _without_destination(node: Node) -> bool:
@@ -55,3 +58,30 @@ def _with_channels(node: Node) -> bool:
     made = call(node, aten.linear.default, x, row, *one)
     replace(node, call(node, aten.reshape.default, made, list(value_of(node).shape)))
     return True
+
+
+def _of_one_dtype(node: Node) -> bool:
+    """Arm's passes leave integers as they are beside quantized values, and the runtime's cat takes them for floats."""
+    made = value_of(node)
+    if not isinstance(made, torch.Tensor) or not made.is_floating_point():
+        return False
+    integers = {n for n in _promoted(node) if not value_of(n).is_floating_point()}
+    for operand in integers:
+        node.replace_input_with(operand, call(node, aten._to_copy.default, operand, dtype=made.dtype))
+    return bool(integers)
+
+
+def _promoted(node: Node) -> list[Node]:
+    """Operands that the op converts to the dtype of its result: those in lists, and numbers of a pointwise op."""
+    schema: Any = getattr(node.target, "_schema", None)
+    given = zip(schema.arguments, node.args, strict=False) if schema else ()
+    lists: list[Any] = [items for argument, items in given if str(argument.type) == "List[Tensor]"]
+    pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
+    numbers = [n for n in node.args if isinstance(n, Node) and _is_number(n)] if pointwise else []
+    return [*chain.from_iterable(lists), *numbers]
+
+
+def _is_number(node: Node) -> bool:
+    """A condition is a boolean, and no number."""
+    value = value_of(node)
+    return isinstance(value, torch.Tensor) and value.dtype is not torch.bool

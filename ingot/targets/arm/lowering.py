@@ -19,6 +19,7 @@ from ingot.targets.arm.fusions import resolve_fused_clamps
 from ingot.targets.arm.quantized_markers import mark_quantized
 from ingot.targets.arm.requirements import check_converter
 from ingot.targets.arm.rules import arm_rules
+from ingot.targets.arm.unsigned_conversions import convert_through_int8
 from ingot.targets.base import Files, Lowering, RewriteRule, digest, report_host_op
 
 KEPT = (".tosa", ".csv")  # the compiler's input and its estimates
@@ -74,6 +75,7 @@ def _dumping_partitioner_class(device: Device) -> Any:
 
         def transform_for_pre_decomposition(self, exported_program: Any) -> Any:
             resolve_fused_clamps(exported_program.graph)
+            convert_through_int8(exported_program.graph)
             mark_quantized(exported_program.graph)  # inherited by what an op is decomposed into: clone and view
             return super().transform_for_pre_decomposition(exported_program)
 
