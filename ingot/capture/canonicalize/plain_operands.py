@@ -1,4 +1,4 @@
-"""copy(x, y) -> y expanded to x; add(x, y, alpha=a) -> add(x, y * a); linear(x, vector) -> linear(x, matrix of one row);
+"""copy(x, y) -> y expanded to x; add(x, y, alpha=a) -> add(x, y * a); linear(x, vector) -> linear(x, one-row matrix);
 cat([int x, y]) -> cat([float x, y])
 
 No operand that is not read, no hidden factor or cast, and every weight of a linear has channels.

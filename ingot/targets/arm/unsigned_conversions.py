@@ -1,4 +1,4 @@
-"""dequantize(uint8 x) -> dequantize(quantize_int8(dequantize(x))) before a float op; quantize to uint8 after one likewise
+"""dequantize(uint8 x) -> dequantize(quantize_int8(dequantize(x))) before a float op; quantize to uint8 likewise
 
 TOSA has no uint8: a RESCALE between two integer types reads or writes it, a conversion from or to float does not, and
 took numbers above 127 for negative ones. The int8 value is the same number: scale s, zero point z - 128.
