@@ -70,7 +70,7 @@ def record_rewritten_values(
     no batch took their branch; a rewrite may have made the choice an arithmetic one.
     """
     nodes = [n for n in module.graph.nodes if is_float_op(n)]
-    names = " ".join(map(value_name, nodes))
+    names = " ".join(f"{value_name(n)}={n.target}{n.args}" for n in nodes)  # another target's may have equal names
     if names in ranges.rewritten:
         return ranges.rewritten[names]
     new = {value_name(n) for n in nodes} - ranges.values.keys() - untaken
@@ -172,7 +172,7 @@ class Recorder:
             for freed in dead:
                 del self.env[freed]
         if tape:
-            results = [(n, self.env[n]) for n in self.outputs if _is_floating(self.env[n])]
+            results = [(n, self.env[n]) for n in self.outputs if isinstance(self.env[n], Tensor)]
             self.sensitivity += tape.sensitivity(results, self.batches)
             self.stopped |= tape.stopped
 

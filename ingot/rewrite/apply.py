@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -15,7 +16,7 @@ from ingot.capture.canonicalize.output_check import ExpectedOutputs, expected_ou
 from ingot.capture.canonicalize.passes import clean_up_graph
 from ingot.capture.export import Program
 from ingot.config.recipe import Recipe
-from ingot.core.fx import copy_graph_module
+from ingot.core.fx import copy_graph_module, value_name
 from ingot.core.host_memory import gc_paused
 from ingot.errors import CaptureError, IngotError, InputError, first_sentence, nearest
 from ingot.patches.speed_contexts import lazy_codegen
@@ -69,6 +70,7 @@ class _State:
 
     module: GraphModule
     fragmentation: Fragmentation
+    names: frozenset[str]  # of all values so far, also of those that are gone
     rewrites: tuple[str, ...] = ()
     spare: GraphModule | None = None  # an unchanged copy, if the rule before matched nothing
 
@@ -80,7 +82,7 @@ def _search(program: Program, rules: Sequence[RewriteRule], ask: AbilityQuery | 
     repeated without it. What replaces an op that runs nowhere is required, and not judged.
     """
     module, wanted = copy_graph_module(program.module), expected_outputs(program.module, program.example_inputs)
-    best = now = _State(module, _fragmentation(module, ask))
+    best = now = _State(module, _fragmentation(module, ask), _names(module))
     raised: list[RewriteRule] = []
     for rule in rules:
         before, now = now, _apply_rule(rule, now, program.example_inputs, wanted, ask)
@@ -115,9 +117,22 @@ def _apply_rule(
     module, places = _checked(rule, now.module, changed, found, inputs, wanted)
     if module is now.module:
         return replace(now, rewrites=(*now.rewrites, *places), spare=None)
+    _name_new_values(now.module, module, now.names)
     after = _fragmentation(module, ask)
     saved = now.fragmentation.saved_by(after) if ask else "fragmentation not measured, queries to this target are slow"
-    return _State(module, after, (*now.rewrites, *places, f"{rule.name}: {saved}"))
+    return _State(module, after, now.names | _names(module), (*now.rewrites, *places, f"{rule.name}: {saved}"))
+
+
+def _names(module: GraphModule) -> frozenset[str]:
+    return frozenset(name for n in module.graph.nodes for name in (n.name, value_name(n)))
+
+
+def _name_new_values(before: GraphModule, after: GraphModule, names: frozenset[str]) -> None:
+    """A copied graph gives names again that are free in it. The statistics of such a name are those of another value."""
+    known = {n.name for n in before.graph.nodes}
+    for node in [n for n in after.graph.nodes if n.name not in known and value_name(n) == n.name]:
+        if node.name in names:
+            node.meta["ingot_value"] = next(free for i in count(1) if (free := f"{node.name}.{i}") not in names)
 
 
 def _fragmentation(module: GraphModule, ask: AbilityQuery | None) -> Fragmentation:

@@ -101,3 +101,37 @@ def test_state_gets_no_gradient() -> None:
     ranges = ingot.record(program, [(X,), (X,)])
     assert not any(b.requires_grad for b in program.module.buffers())
     assert ranges.values["mul"].max == pytest.approx(float(torch.tanh(X).max()) * 4, rel=1e-5)
+
+
+class Decided(nn.Module):
+    """Ends in numbers, or in what they decide."""
+
+    def __init__(self, decide: Any):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last, self.decide = nn.Linear(8, 16), nn.Linear(16, 4), decide
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.decide(self.last(torch.tanh(self.first(x))))
+
+
+DECISIONS = {
+    "argmax": lambda y: y.argmax(1),
+    "mask": lambda y: y > 0.1,
+    "mask as numbers": lambda y: (y > 0.1).float(),
+    "indices": lambda y: y.topk(2).indices,
+    "buckets": lambda y: torch.bucketize(y, torch.tensor([0.0, 0.2])),
+    "mask of masks": lambda y: (y > 0.1).logical_and(y < 0.5).float() * 3,
+}
+
+
+@pytest.mark.parametrize("name", DECISIONS)
+def test_what_decides_an_output_counts_as_the_output(name: str) -> None:
+    """A segmentation net that ends in an argmax had no sensitivity at all."""
+    plain, decided = (
+        ingot.record(ingot.capture(Decided(end).eval(), (X,)), [(X,)]) for end in (lambda y: y, DECISIONS[name])
+    )
+    assert not any("sensitivity" in n for n in decided.notes)
+    several = 2 if name == "mask of masks" else 1  # it is compared twice
+    ratio = decided.sensitivity["tanh"] / plain.sensitivity["tanh"] / several
+    assert 0.2 < ratio < 5  # random signs, two probes

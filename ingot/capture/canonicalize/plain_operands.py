@@ -65,7 +65,7 @@ def _of_one_dtype(node: Node) -> bool:
     made = value_of(node)
     if not isinstance(made, torch.Tensor) or not made.is_floating_point():
         return False
-    integers = {n for n in _promoted(node) if not value_of(n).is_floating_point()}
+    integers = {n for n in _promoted(node) if _is_integer(n)}
     for operand in integers:
         node.replace_input_with(operand, call(node, aten._to_copy.default, operand, dtype=made.dtype))
     return bool(integers)
@@ -77,11 +77,15 @@ def _promoted(node: Node) -> list[Node]:
     given = zip(schema.arguments, node.args, strict=False) if schema else ()
     lists: list[Any] = [items for argument, items in given if str(argument.type) == "List[Tensor]"]
     pointwise = torch.Tag.pointwise in getattr(node.target, "tags", ())
-    numbers = [n for n in node.args if isinstance(n, Node) and _is_number(n)] if pointwise else []
+    numbers = [n for n in node.args if isinstance(n, Node) and not _is_condition(n)] if pointwise else []
     return [*chain.from_iterable(lists), *numbers]
 
 
-def _is_number(node: Node) -> bool:
-    """A condition is a boolean, and no number."""
+def _is_integer(node: Node) -> bool:
     value = value_of(node)
-    return isinstance(value, torch.Tensor) and value.dtype is not torch.bool
+    return isinstance(value, torch.Tensor) and not value.is_floating_point() and not value.is_complex()
+
+
+def _is_condition(node: Node) -> bool:
+    value = value_of(node)
+    return isinstance(value, torch.Tensor) and value.dtype is torch.bool
