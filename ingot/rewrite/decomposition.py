@@ -119,7 +119,7 @@ def inline(node: Node, graph: Graph) -> str:
     with node.graph.inserting_before(node):
         for part in (n for n in graph.nodes if n.op == "call_function"):
             known[part] = node.graph.node_copy(part, known.__getitem__)
-            known[part].meta = {**inherited_meta(node), "val": value_of(part)}
+            known[part].meta = {**inherited_meta(node), **_planned_float(node), "val": value_of(part)}
     results: Any = torch.fx.map_arg(graph.output_node().args[0], known.__getitem__)
     made = set(known.values()) - set(node.all_input_nodes)
     if isinstance(results, Node):
@@ -129,6 +129,11 @@ def inline(node: Node, graph: Graph) -> str:
             _take_place(item, results[item.args[1]], made)
         node.graph.erase_node(node)
     return place
+
+
+def _planned_float(node: Node) -> dict[str, Any]:
+    """What replaces an op that is planned in float is planned in float."""
+    return {key: node.meta[key] for key in ("ingot_float",) if key in node.meta}
 
 
 def _take_place(node: Node, new: Node, made: set[Node]) -> None:

@@ -38,3 +38,12 @@ def test_in_eight_bits_small_probabilities_count(name: str) -> None:
     casting = ingot.cast(net, batches[0], target=name, calibration=batches, recipe=recipe)
     assert casting.check is not None
     assert min(o.sqnr_db for o in casting.check.outputs) > 30
+
+
+def test_a_maximum_in_float_keeps_the_exponential_finite() -> None:
+    """Its scale was 1800: what was left above the rounded maximum had no exponential in float32."""
+    batches = [(torch.randn(1, 6, 4, generator=torch.Generator().manual_seed(i)) * 1e5,) for i in range(4)]
+    net = nn.LogSoftmax(-1).eval()
+    casting = ingot.cast(net, batches[0], target="xnnpack", calibration=batches, recipe={"inputs": ["int16"]})
+    assert casting.check.passed
+    assert not any(d.qparams and d.qparams.dtype == "int8" for d in casting.plan)

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 import ingot
 from ingot.config.recipe import Recipe
-from ingot.core.fx import call, calls
+from ingot.core.fx import call, calls, value_name
 from ingot.rewrite import permute_chains
 from ingot.rewrite.apply import rewrite_for
 from ingot.rewrite.rule import Rule
@@ -407,3 +407,24 @@ def test_a_program_that_is_dropped_is_freed() -> None:
     del program
     gc.collect()
     assert weight() is None
+
+
+class Reused(nn.Module):
+    """The name of a product with a huge number is free again when the repetition is made."""
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        z = torch.where(x < y, x, y * 0.5)
+        z = torch.nn.functional.interpolate(z, size=(3, 5), mode="bicubic", align_corners=True)
+        return torch.cat([z, z], -1)
+
+
+def test_a_value_made_by_a_rewrite_has_a_name_of_its_own() -> None:
+    """It had the statistics of another one: a scale of 1e36."""
+    made = [torch.Generator().manual_seed(i) for i in range(4)]
+    batches = [(torch.randn(2, 2, 2, 2, generator=g), torch.rand(2, 1, generator=g) * 1e-3) for g in made]
+    program = ingot.capture(Reused().eval(), batches[0])
+    rewritten = rewrite_for(program, find_target("xnnpack"), Recipe()).program
+    names = [value_name(n) for n in rewritten.module.graph.nodes if n.op == "call_function"]
+    assert len(set(names)) == len(names)
+    plan = ingot.plan(program, ingot.record(program, batches), "xnnpack", recipe={"range": "mse"})
+    assert max(d.qparams.scale for d in plan if d.qparams and isinstance(d.qparams.scale, float)) < 1

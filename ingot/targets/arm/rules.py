@@ -79,7 +79,7 @@ def arm_rules(device: Device) -> tuple[RewriteRule, ...]:
     phases = replace(conv_transpose_phases.RULE, wanted=outside)
     signals = (conv_transpose1d.RULE, pool1d.RULE)
     shapes = (attention.SHARED_KEYS, attention.CONSTANT_MASKS, permute_chains.MANY_DIMS, extrema.UNREAD_INDICES)
-    always = (*signals, *shapes, pool3d.RULE, instance_norm.RULE, vector_norm.RULE, log_softmax.RULE)
+    always = (*signals, *shapes, pool3d.RULE, instance_norm.RULE, vector_norm.RULE, log_softmax.INTEGER_RULE)
     own = {pool3d.RULE.name, distances.RULE.name, resample.RULE.name}
     missing = (rule for rule in rules_for_missing_ops(runs_nowhere) if rule.name not in own)
     late = (
