@@ -115,7 +115,7 @@ def _judged(
     facts["worst_db"] = min(found, default=EXACT_DB)
     if check.passed:
         return _passed(program, expected, made, found, facts)
-    return _failed(program, check, expected, facts)
+    return _failed(program, check, expected, made, facts)
 
 
 def _passed(
@@ -147,12 +147,16 @@ def _binomial(k: int, of: int, share: float) -> float:
     return math.exp(ways + k * math.log(share) + (of - k) * math.log1p(-share))
 
 
-def _failed(program: FuzzProgram, check: Any, expected: list[list[Tensor]], facts: dict[str, Any]) -> Outcome:
+def _failed(
+    program: FuzzProgram, check: Any, expected: list[list[Tensor]], made: list[list[Tensor]], facts: dict[str, Any]
+) -> Outcome:
     problems = [o.problem for o in check.outputs if o.problem]
     text = f"{'; '.join(problems)} · culprit: {check.culprit}"[:1500]
     facts["plain_db"] = plain = plain_quantization_db(program, expected)
     if any("disagree" in p or "worse than its" in p for p in problems):
         return Outcome(**facts, kind="unfaithful", reason=normalized(problems[0]), text=text)
+    if is_rounding_noise(program, expected, made):
+        return Outcome(**facts, kind="ill-conditioned", reason="rounding noise of float32", text=text)
     if is_float(program) or (plain >= WELL_CONDITIONED_DB and facts["worst_db"] < plain - 15):
         return Outcome(**facts, kind="poor", reason=normalized(problems[0]), text=text)
     return Outcome(**facts, kind="ill-conditioned", reason=normalized(problems[0]), text=text)

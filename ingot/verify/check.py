@@ -113,7 +113,8 @@ class References:
     """What the outputs of an artefact are compared with. Costly parts are computed where they are needed, once."""
 
     def __init__(self, evidence: Evidence, batches: Sequence[tuple[torch.Tensor, ...]]) -> None:
-        self.evidence, self.batches, self._noisy_runs = evidence, batches, dict[int, Runs]()
+        self.evidence, self.batches = evidence, batches
+        self._noisy_runs, self._noisy_references = dict[int, Runs](), dict[int, Runs]()
         self.reference = run_graph(evidence.program.reference, batches, evidence.program.state)
         self.quantized, note = _run_quantized(evidence, batches)
         self.notes: tuple[str, ...] = (note,) if note else ()
@@ -136,7 +137,7 @@ class References:
             return self._judge_sized_by_values(i, Compared(float_, graph, made))
         known = [o[i] for o in self.origins], [o[i] for o in self.in_double]
         given = Compared(
-            float_, graph, made, *known, lambda run: self._noisy(run, i), lambda: [o[i] for o in self.noisy_reference]
+            float_, graph, made, *known, lambda run: self._noisy(run, i), lambda run: self._noisy_reference(run, i)
         )
         return judge_output(self._name(i), given, self.evidence.recipe.min_sqnr_db)
 
@@ -174,11 +175,13 @@ class References:
             return []
         return [flat_tensors(o) for o in some]
 
-    @cached_property
-    def noisy_reference(self) -> Runs:
+    def _noisy_reference(self, run: int, i: int) -> list[torch.Tensor]:
         """The float model with rounding noise, for outputs that are nothing else."""
         program = self.evidence.program
-        return _run_noisy(program.reference, program.state, self.batches, None, 0, inputs=True)
+        if run not in self._noisy_references:
+            made = _run_noisy(program.reference, program.state, self.batches, None, run, inputs=True)
+            self._noisy_references[run] = made
+        return [o[i] for o in self._noisy_references[run]]
 
     def _noisy(self, run: int, i: int) -> list[torch.Tensor]:
         if run not in self._noisy_runs:

@@ -123,7 +123,21 @@ def test_an_output_that_is_rounding_noise_of_the_float_model() -> None:
         artefact = float_ + size * normal(4, 1, 8, 16, seed=2)
         given = compared(float_, artefact, artefact)
         assert str(judge_output("y", given, 10.0).problem).startswith("far")
-        assert (judge_output("y", replace(given, noisy_reference=lambda: noisy), 10.0).problem is None) is passes
+        assert (judge_output("y", replace(given, noisy_reference=lambda run: noisy), 10.0).problem is None) is passes
+
+
+def test_integers_at_a_tie_of_the_float_model_are_no_failure() -> None:
+    """x / |x| cut to an integer is 0 or 1, as rounding has it."""
+    ones, zeros = (torch.full((4, 16), n) for n in (1, 0))
+    given = Compared(list(ones), list(zeros), list(zeros))
+    noise = torch.Generator().manual_seed(0)
+
+    def near_a_tie(run: int) -> list[torch.Tensor]:
+        return list(torch.randint(0, 2, (4, 16), generator=noise))
+
+    assert judge_output("y", replace(given, noisy_reference=near_a_tie), 10.0).problem is None
+    for sure in (None, lambda run: list(ones)):
+        assert str(judge_output("y", replace(given, noisy_reference=sure), 10.0).problem).startswith("far")
 
 
 def test_other_types_and_shapes_are_named() -> None:
