@@ -27,6 +27,7 @@ from torch import Tensor
 from torch.fx import Node
 from torch.fx.node import map_arg
 
+from ingot.capture.decisions import deciding_values
 from ingot.capture.op_semantics.weighted_ops import weight_axis
 from ingot.core.fx import is_float, value_name
 
@@ -64,7 +65,7 @@ class GradientTape:
     picked: dict[Node, Result] = field(default_factory=dict)  # what each `getitem` node picks
     groups: Mapping[Node, Tensor] = field(default_factory=dict)  # of outputs that join several: that of each element
     stopped: set[str] = field(default_factory=set)  # ops that a gradient reached and did not pass
-    run_steps: dict[Node, _Step] = field(default_factory=dict)
+    values: dict[Node, Tensor] = field(default_factory=dict)  # of operands
 
     def run(self, node: Node, env: dict[Node, Any]) -> Any:
         """Run the node. Each float operand is a separate leaf, so every use has its own gradient."""
@@ -82,10 +83,10 @@ class GradientTape:
         if not differentiable:
             step = replace(step, results=(), power=_power(step.results[0]))
         self.steps.append(step)
-        self.run_steps[step.node] = step
+        self.values |= {source: x for _, source, x in step.leaves}
         if self.bytes_left <= 0:
             self.steps.clear()
-            self.run_steps.clear()
+            self.values.clear()
 
     def sensitivity(self, outputs: Sequence[tuple[Node, Tensor]], batch_index: int) -> list[Sensitivity]:
         """Squared gradient norms per quantization point, for each probe. Empty if the memory limit was exceeded."""
@@ -122,25 +123,11 @@ class GradientTape:
         self, node: Node, weight: float, gradients: dict[Result, Tensor], generator: torch.Generator
     ) -> bool:
         """Gradients of that weight at the numbers that decide a result without a gradient; whether there are any."""
-        deciding = self._deciding_values(node)
-        for source, x in deciding:
-            for seeded, seed in _seeds([(source, x)], {}, generator).items():
+        deciding = [n for n in deciding_values(self.picked.get(node, (node, 0))[0]) if n in self.values]
+        for source in deciding:
+            for seeded, seed in _seeds([(source, self.values[source])], {}, generator).items():
                 self._add(gradients, seeded, seed * weight)
         return bool(deciding)
-
-    def _deciding_values(self, node: Node) -> list[tuple[Node, Tensor]]:
-        """The float operands of the op that gives a result without a gradient, or of such ops before it."""
-        found, waiting, seen = [], [node], {node}
-        while waiting:
-            node = waiting.pop()
-            step = self.run_steps.get(self.picked.get(node, (node, 0))[0])
-            if step is None:
-                continue
-            found += [(source, x) for _, source, x in step.leaves if source.op != "get_attr"]
-            more = [n for n in step.node.all_input_nodes if not is_float(n) and n not in seen]
-            waiting += more
-            seen |= set(more)
-        return found
 
     def _to_operands(
         self, step: _Step, arrived: dict[int, Tensor], gradients: dict[Result, Tensor], found: Sensitivity

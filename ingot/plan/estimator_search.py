@@ -10,10 +10,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import torch
-from torch import Tensor
 from torch.fx import GraphModule
 
+from ingot.plan.compared_parts import noise_by_batch, worst_noise
 from ingot.plan.noise_model import elements
 from ingot.plan.plan_data import Plan
 from ingot.plan.precision import NOISE_EPSILON
@@ -32,7 +31,7 @@ class PlanTrial:
     name: str
     plan: Plan
     by_batch: tuple[float, ...]  # noise-to-signal ratio
-    mean_noise: float  # of all batches together, as the check measures it
+    worst_noise: float  # of all batches together, of the worst output or group, as the check measures it
 
     @property
     def noise(self) -> float:
@@ -65,7 +64,7 @@ def with_prediction(trial: PlanTrial) -> Plan:
     plan = trial.plan
     if plan.predicted.modelled_sqnr_db is None:
         return plan
-    sqnr_db = -10 * math.log10(max(trial.mean_noise, NOISE_EPSILON))
+    sqnr_db = -10 * math.log10(max(trial.worst_noise, NOISE_EPSILON))
     note = f"predicted SQNR of the outputs: {sqnr_db:.1f} dB"
     return replace(plan, predicted=replace(plan.predicted, sqnr_db=sqnr_db), notes=(note, *plan.notes))
 
@@ -77,11 +76,11 @@ def _affordable_batches(module: GraphModule) -> int:
 
 def try_plan(name: str, plan: Plan, simulation: Simulation, correct_biases: bool) -> PlanTrial:
     correct = correct_biases and len(simulation.batches) >= MIN_BATCHES
-    outputs, found = simulation.run(plan, correct)
+    results, found = simulation.run(plan, correct)
     corrections = {node: tuple(c.tolist()) for node, c in found.items() if bool(c.any())}
-    by_batch = _noise_by_batch(simulation.float_outputs, outputs)
-    mean = _mean_noise(simulation.float_outputs, outputs)
-    return PlanTrial(name, replace(plan, bias_corrections=corrections), by_batch, mean)
+    by_batch = noise_by_batch(simulation.float_results, results)
+    worst = worst_noise(simulation.float_results, results)
+    return PlanTrial(name, replace(plan, bias_corrections=corrections), by_batch, worst)
 
 
 def _note(candidates: list[PlanTrial], chosen: PlanTrial, batches: int) -> str:
@@ -91,29 +90,3 @@ def _note(candidates: list[PlanTrial], chosen: PlanTrial, batches: int) -> str:
         f"range estimator: {chosen.name}; bias correction: {corrected} ops; "
         f"SQNR in simulated quantization on {batches} batches: {each}"
     )
-
-
-def _noise_by_batch(expected: list[list[Tensor]], actual: list[list[Tensor]]) -> tuple[float, ...]:
-    """Noise-to-signal ratio of each batch, the mean over outputs, as in the planner."""
-    pairs = (_comparable(e, a) for e, a in zip(expected, actual, strict=True))
-    return tuple(max(sum(_noise_ratio(e, a) for e, a in batch) / len(batch), 1e-20) for batch in pairs if batch)
-
-
-def _mean_noise(expected: list[list[Tensor]], actual: list[list[Tensor]]) -> float:
-    """Noise-to-signal ratio over all batches, of the worst output."""
-    by_output = zip(zip(*expected, strict=True), zip(*actual, strict=True), strict=True)
-    pairs = (_comparable(e, a) for e, a in by_output)
-    joined = (([e.reshape(-1) for e, _ in each], [a.reshape(-1) for _, a in each]) for each in pairs if each)
-    return max((_noise_ratio(torch.cat(e), torch.cat(a)) for e, a in joined), default=0.0)
-
-
-def _comparable(expected: Sequence[Tensor], actual: Sequence[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Without outputs whose size depends on values, where it is another one: boxes above a score."""
-    return [(e, a) for e, a in zip(expected, actual, strict=True) if e.shape == a.shape]
-
-
-def _noise_ratio(expected: Tensor, actual: Tensor) -> float:
-    """Over the elements that are finite in both: a mask may be infinite."""
-    finite = expected.isfinite() & actual.isfinite()
-    e, a = expected[finite].double(), actual[finite].double()
-    return float((e - a).square().sum() / e.square().sum().clamp_min(1e-30))

@@ -105,7 +105,7 @@ def _passes(trial: PlanTrial, recipe: Recipe) -> bool:
 
 
 def _sqnr_db(trial: PlanTrial) -> float:
-    return -10 * math.log10(max(trial.mean_noise, NOISE_EPSILON))
+    return -10 * math.log10(max(trial.worst_noise, NOISE_EPSILON))
 
 
 def _note(start: _Priced, chosen: _Priced, recipe: Recipe, on_host: bool) -> str:

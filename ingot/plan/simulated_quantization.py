@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import count
 from typing import Any
 
@@ -14,6 +15,7 @@ from torch.fx import GraphModule, Interpreter, Node
 from ingot.capture.op_semantics.weighted_ops import is_random
 from ingot.core.fx import constant_of
 from ingot.plan.bias_correction import ChannelMeans, apply_correction, bias_correction, channel_means, has_bias
+from ingot.plan.compared_parts import ComparedParts
 from ingot.plan.noise_model import TOKEN_SCALE_FLOOR
 from ingot.plan.plan_data import Plan, QParams
 from ingot.plan.rounded_weights import rounded_weight
@@ -33,18 +35,28 @@ class Simulation:
     module: GraphModule
     batches: Sequence[SampleBatch]
     float_means: ChannelMeans = field(default_factory=dict)
-    float_outputs: list[list[Tensor]] = field(default_factory=list)  # by batch
+    float_results: list[list[Tensor]] = field(default_factory=list)  # by batch: the parts that are compared
     constants: dict[Any, Tensor] = field(default_factory=dict)  # quantized once for all plans
 
     @classmethod
     def of(cls, module: GraphModule, batches: Sequence[SampleBatch]) -> Simulation:
         simulation = cls(module, batches)
-        means = simulation.float_means
-        simulation.float_outputs = [_float_tensors(_FloatRun(module, means).run(*batch)) for batch in batches]
+        runs = [_FloatRun(module, simulation.float_means, simulation.parts.deciding) for _ in batches]
+        simulation.float_results = [
+            simulation.compared(run.run(*batch), run.decided) for run, batch in zip(runs, batches, strict=True)
+        ]
         return simulation
 
+    @cached_property
+    def parts(self) -> ComparedParts:
+        return ComparedParts.of(self.module)
+
+    def compared(self, result: Any, decided: Mapping[Node, Tensor]) -> list[Tensor]:
+        return [*self.parts.split(_tensors(result)), *(decided[n] for n in self.parts.deciding)]
+
     def run(self, plan: Plan, correct_biases: bool) -> tuple[list[list[Tensor]], ChannelMeans]:
-        """The outputs by batch, and the bias corrections. Each layer reads results that are already corrected."""
+        """The results by batch, and the bias corrections. Each layer reads results that are already corrected."""
+        decided: list[dict[Node, Tensor]] = [{} for _ in self.batches]
         runs = [_SimulatedRun(self.module, plan, self.constants, batch) for batch in self.batches]
         corrections: ChannelMeans = {}
         for node in self.module.graph.nodes:
@@ -53,9 +65,11 @@ class Simulation:
                 actual = torch.cat([channel_means(node, y) for y in results])
                 correction = corrections[node.name] = bias_correction(self.float_means[node.name], actual)
                 results = [apply_correction(node, y, correction) for y in results]
-            for run, y in zip(runs, results, strict=True):
-                run.set_result(node, y)
-        return [_float_tensors(run.result) for run in runs], corrections
+            for run, y, kept in zip(runs, results, decided, strict=True):
+                stored = run.set_result(node, y)
+                if node in self.parts.deciding:
+                    kept[node] = stored
+        return [self.compared(run.result, kept) for run, kept in zip(runs, decided, strict=True)], corrections
 
 
 def simulate_plan(
@@ -68,18 +82,20 @@ def simulate_plan(
         if (correction := plan.bias_corrections.get(node.name)) is not None:
             y = apply_correction(node, y, torch.tensor(correction))
         run.set_result(node, y)
-    return [o for o in torch.utils._pytree.tree_leaves(run.result) if isinstance(o, Tensor)]
+    return _tensors(run.result)
 
 
 class _FloatRun(Interpreter):
     """The float program; collects the channel means of all ops with a bias."""
 
-    def __init__(self, module: GraphModule, means: ChannelMeans) -> None:
+    def __init__(self, module: GraphModule, means: ChannelMeans, deciding: Collection[Node]) -> None:
         super().__init__(module)
-        self.means = means
+        self.means, self.deciding, self.decided = means, deciding, dict[Node, Tensor]()
 
     def run_node(self, n: Node) -> Any:
         y = super().run_node(n)
+        if n in self.deciding:
+            self.decided[n] = y
         if has_bias(n):
             found = channel_means(n, y)
             self.means[n.name] = torch.cat([self.means[n.name], found]) if n.name in self.means else found
@@ -101,12 +117,13 @@ class _SimulatedRun(Interpreter):
         args, kwargs = (torch.fx.map_arg(a, lambda s: self._read(n, s, next(positions))) for a in (n.args, n.kwargs))
         return getattr(self, n.op)(n.target, args, kwargs)
 
-    def set_result(self, n: Node, y: Any) -> None:
+    def set_result(self, n: Node, y: Any) -> Any:
         """Quantize the result, keep it for the consumers, and release what nobody reads any more."""
         qparams = self.plan.qparams(n.name)
         self.result = self.env[n] = y if qparams is None else fake_quantize(y, qparams)
         for dead in self.user_to_last_uses.get(n, []):
             del self.env[dead]
+        return self.result
 
     def _read(self, n: Node, source: Node, operand: int) -> Any:
         if operand == 0 and n.name in self.dynamic:
@@ -142,6 +159,5 @@ def fake_quantize_per_token(x: Tensor) -> Tensor:
     return (((x / scale).round() + zero).clamp(-128, 127) - zero) * scale
 
 
-def _float_tensors(outputs: Any) -> list[Tensor]:
-    flat = torch.utils._pytree.tree_leaves(outputs)
-    return [o for o in flat if isinstance(o, Tensor) and o.is_floating_point()]
+def _tensors(outputs: Any) -> list[Tensor]:
+    return [o for o in torch.utils._pytree.tree_leaves(outputs) if isinstance(o, Tensor)]

@@ -128,7 +128,7 @@ def _names(module: GraphModule) -> frozenset[str]:
 
 
 def _name_new_values(before: GraphModule, after: GraphModule, names: frozenset[str]) -> None:
-    """A copied graph gives names again that are free in it. The statistics of such a name are those of another value."""
+    """A copied graph gives names again that are free in it. Such a name has the statistics of another value."""
     known = {n.name for n in before.graph.nodes}
     for node in [n for n in after.graph.nodes if n.name not in known and value_name(n) == n.name]:
         if node.name in names:

@@ -85,7 +85,7 @@ def noise(program: ingot.Program, plan: Plan, batches: list[tuple[Tensor, ...]])
     with torch.no_grad():
         simulation = Simulation.of(program.module, batches)
         outputs, _ = simulation.run(plan, correct_biases=False)
-    pairs = [(e[0], a[0]) for e, a in zip(simulation.float_outputs, outputs, strict=True)]
+    pairs = [(e[0], a[0]) for e, a in zip(simulation.float_results, outputs, strict=True)]
     return sum(float((e - a).square().sum()) for e, a in pairs) / sum(float(e.square().sum()) for e, _ in pairs)
 
 

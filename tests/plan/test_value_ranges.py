@@ -8,12 +8,9 @@ from ingot.plan.value_ranges import value_range_of
 
 
 def constant(tensor: torch.Tensor) -> torch.fx.Node:
-    root = torch.nn.Module()
-    root.register_buffer("c", tensor)
-    graph = torch.fx.Graph(root)
-    node = graph.get_attr("c")
-    torch.fx.GraphModule(root, graph)
-    return node
+    module = torch.fx.GraphModule(torch.nn.Module(), torch.fx.Graph())
+    module.register_buffer("c", tensor)
+    return module.graph.get_attr("c")
 
 
 def test_a_constant_without_elements_has_a_range() -> None:
