@@ -89,6 +89,13 @@ def is_float_op(node: Node) -> bool:
     return node.op == "call_function" and is_float(node)
 
 
+def decides(node: Node) -> bool:
+    """It reads floats and gives integers: a comparison, an argmax."""
+    made = value_of(node)
+    integers = isinstance(made, torch.Tensor) and not made.is_floating_point() and not made.is_complex()
+    return node.op == "call_function" and integers and any(map(is_float, node.all_input_nodes))
+
+
 def value_name(node: Node) -> str:
     """Name under which calibration recorded the value. A rewrite may keep the name of the node that it replaces."""
     return str(node.meta.get("ingot_value", node.name))

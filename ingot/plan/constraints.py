@@ -12,7 +12,7 @@ from ingot.calibrate.sensitivity import operand_key
 from ingot.calibrate.statistics import Ranges
 from ingot.capture.op_semantics import Effect, Kind, effect_of, operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
-from ingot.core.fx import calls, constant_of, is_float, is_state, value_name, value_of
+from ingot.core.fx import calls, constant_of, decides, is_float, is_state, value_name, value_of
 from ingot.plan.mask_fills import bulk_range, range_without_fills
 from ingot.plan.value_ranges import ValueRange, value_range_of, width
 from ingot.targets.base import DYNAMIC, Target
@@ -22,6 +22,7 @@ MAX_LOST_BITS = 4.0
 
 # Known without an experiment, which would be the most expensive of all.
 WEIGHTED = Effect(Kind.COMPUTES, (), (), False, "multiplies by a weight")
+DECIDES = Effect(Kind.COMPUTES, (), (), False, "reads numbers and gives integers")
 
 
 @dataclass
@@ -48,9 +49,9 @@ class Constraints:
 
 def constraints_of(module: GraphModule, target: Target, ranges: Ranges) -> Constraints:
     found = Constraints(ranges)
-    nodes = [n for n in calls(module) if is_float(n)]
+    nodes = [n for n in calls(module) if is_float(n) or _is_planned_decision(n, target)]
     for node in nodes:
-        found.effects[node] = WEIGHTED if weight_axis(node) is not None else effect_of(node, constant_of)
+        found.effects[node] = _effect(node)
     for node in reversed(module.graph.nodes):  # consumers first: their ranges decide how low a fill must stay
         if (rest := range_without_fills(node, found)) is not None:
             found.mask_fills[node] = rest
@@ -62,6 +63,18 @@ def constraints_of(module: GraphModule, target: Target, ranges: Ranges) -> Const
     for node in nodes:
         _find_fusion_and_sharing(node, found, target)
     return found
+
+
+def _is_planned_decision(node: Node, target: Target) -> bool:
+    """Where it can run on quantized operands. Others stay as they are, on the host or in arithmetic of booleans."""
+    planned = target.kernels.integer_results and decides(node)
+    return planned and bool(target.kernels.ability(node).runs & target.numerics.formats.keys())
+
+
+def _effect(node: Node) -> Effect:
+    if weight_axis(node) is not None:
+        return WEIGHTED
+    return effect_of(node, constant_of) if is_float(node) else DECIDES
 
 
 def _find_options(node: Node, found: Constraints, target: Target) -> None:
@@ -126,6 +139,8 @@ def _leads_to_step(node: Node, found: Constraints) -> bool:
 
 def _is_step(node: Node, found: Constraints) -> bool:
     """Its gradient is zero everywhere, though its result varies."""
+    if found.effects[node] is DECIDES:
+        return True
     read, sensitivity = operands(node), found.ranges.sensitivity
     if found.effects[node].kind is not Kind.COMPUTES or len(read) != 1:
         return False

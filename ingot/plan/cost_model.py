@@ -84,7 +84,7 @@ class OpCosts:
 
     def _result_noise(self, node: Node, precision: str) -> float:
         noise, constraints = self.state.noise, self.state.constraints
-        if node in constraints.fusable:
+        if node in constraints.fusable or not is_float(node):
             return 0.0
         if shared := constraints.shared_scale_operands.get(node, ()):
             return self._shared_scale_noise(node, shared, precision)

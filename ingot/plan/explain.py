@@ -81,7 +81,9 @@ def _integer_op(node: Node, state: SolverState, reasons: ScaleReasons) -> Iterat
         yield _decision((node, i), state.qparams[node, i], _operand_rule(node, i, state), state, reasons[node, i])
     yield from _weight_and_bias(node, state)
     precision = f"{state.precisions[node]}: {state.reasons[node]}"
-    if (node, None) in state.float_points:
+    if not is_float(node):
+        yield _decision((node, None), None, "integers: the result has no scale", state, (precision,))
+    elif (node, None) in state.float_points:
         yield _decision((node, None), None, f"float: {state.float_points[node, None]}", state, (precision,))
     elif node in state.fused:
         rule = f"fused with {state.fused[node].name} into one kernel: not quantized between them"

@@ -124,7 +124,7 @@ def _fuse(state: SolverState) -> None:
 def _add_points(node: Node, state: SolverState) -> None:
     """Add the quantization points of an integer op; those that must share a scale become one group."""
     points = [(node, i) for i in quantized_operands(node, state)]
-    out = [(node, None)] if node not in state.fused and (node, None) not in state.float_points else []
+    out = [(node, None)] if node not in state.fused and state.has_result_qparams(node) else []
     state.scale_groups.add([*points, *out])
     for i in state.shared_scale_operands(node):
         kind = state.constraints.effects[node].kind.value

@@ -59,8 +59,12 @@ class SolverState:
 
     def is_quantized(self, node: Node) -> bool:
         """The value exists as integers: the result of an integer op, or a graph input with qparams."""
-        made = self.is_integer(node) and node not in self.fused and (node, None) not in self.float_points
+        made = self.is_integer(node) and node not in self.fused and self.has_result_qparams(node)
         return made or (node, None) in self.fixed_qparams
+
+    def has_result_qparams(self, node: Node) -> bool:
+        """Not where the recipe asks for float, nor a comparison or an argmax: its result is of integers."""
+        return (node, None) not in self.float_points and is_float(node)
 
     def format_of(self, point: Point) -> Format:
         return self.target.numerics.formats[self.precision_at(*point, self.precisions[point[0]])]

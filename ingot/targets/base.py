@@ -112,6 +112,8 @@ class Kernels(Protocol):
 
     # `ability` takes microseconds, so rewrites may be judged by it. False: it takes a compiler run.
     cheap_to_query: bool = False
+    # The delegate runs ops that give integers (a comparison, an argmax) on quantized operands.
+    integer_results: bool = False
 
     def ability(self, node: Node) -> Ability:
         """In which precisions the delegate runs the op. Ask the backend's own partitioner: a second list drifts."""

@@ -9,7 +9,7 @@ from torch.fx import Node
 
 from ingot.capture.op_semantics import operands
 from ingot.capture.op_semantics.weighted_ops import weight_axis
-from ingot.core.fx import has_symbols, is_float, is_float_op, value_of
+from ingot.core.fx import decides, has_symbols, is_float, is_float_op, value_of
 from ingot.errors import first_sentence
 from ingot.targets.arm.answer_cache import FAILED, cached_answers, save_answers
 from ingot.targets.arm.decompositions import apply_arm_decompositions
@@ -19,14 +19,14 @@ from ingot.targets.arm.query_graph import QueryGraph, op_signature, ops_before
 from ingot.targets.base import Ability
 
 HOST_ONLY: frozenset[str] = frozenset()
-NOT_FLOAT = Ability(HOST_ONLY, "its result is not a float tensor, which is all that is planned for the delegate")
+NOT_FLOAT = Ability(HOST_ONLY, "it reads and gives no float tensor: nothing is planned for it")
 DECOMPOSED = "Arm's flow decomposes it before quantization"
 Ops = dict[str, Node]  # by signature
 
 
 def ability(device: Device, node: Node) -> Ability:
     """int8 and int16 if the delegate takes the whole op between Q/DQ; float if it takes the op without them."""
-    if not is_float(node):
+    if not is_float(node) and not decides(node):
         return NOT_FLOAT
     profile, key = tosa_profile(device), op_signature(node)
     known = cached_answers(profile)
@@ -45,7 +45,7 @@ def taken_by_arm(device: Device, node: Node) -> bool:
 
 def _unknown_ops(node: Node, known: dict[str, Ability]) -> Ops:
     """All ops of the graph without an answer: one query for many ops takes no longer than for one."""
-    nodes = [n for n in node.graph.nodes if is_float_op(n)]
+    nodes = [n for n in node.graph.nodes if is_float_op(n) or decides(n)]
     return {s: n for n in [*nodes, node] if (s := op_signature(n)) not in known}
 
 

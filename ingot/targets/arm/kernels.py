@@ -19,6 +19,7 @@ class ArmKernels(Kernels):
     """`requantizes` stays False: in TOSA a requantize is always a separate op."""
 
     device: Device
+    integer_results = True
 
     def ability(self, node: Node) -> Ability:
         return ability(self.device, node)

@@ -31,7 +31,13 @@ def _marker() -> tuple[str, dict[str, object]]:
 def _is_quantized(node: Node) -> bool:
     """A float op between integer ops has the same Q/DQ around it: only the plan tells the two apart."""
     planned_float = (node.meta.get("custom") or {}).get("ingot") == "float"
-    return not planned_float and _reads_integers(node) and _writes_integers(node)
+    return not planned_float and _reads_integers(node) and (_writes_integers(node) or _decides(node))
+
+
+def _decides(node: Node) -> bool:
+    """A comparison or an argmax of dequantized values: its result has no Q/DQ."""
+    val = _first_tensor(node)
+    return val is not None and not val.dtype.is_floating_point and any(map(is_dequantize, node.all_input_nodes))
 
 
 def _reads_integers(node: Node) -> bool:

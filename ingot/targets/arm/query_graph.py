@@ -41,7 +41,7 @@ class QueryGraph:
 
     def add(self, key: str, node: Node, precision: str) -> None:
         out = self._copy(node, precision)
-        self.outputs.append(out if precision == "float" else self._quantized(out, precision))
+        self.outputs.append(self._quantized(out, precision) if precision != "float" and is_float(node) else out)
         self.keys.append((key, precision))
 
     def _copy(self, node: Node, precision: str) -> Node:
