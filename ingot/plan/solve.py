@@ -10,7 +10,7 @@ from torch.fx import GraphModule, Node
 
 from ingot.calibrate.statistics import Ranges
 from ingot.config.recipe import Recipe
-from ingot.core.fx import calls, source_of
+from ingot.core.fx import calls, is_float, source_of
 from ingot.errors import PlanError
 from ingot.plan.constraints import constraints_of
 from ingot.plan.explain import decisions
@@ -126,6 +126,9 @@ def _add_points(node: Node, state: SolverState) -> None:
     points = [(node, i) for i in quantized_operands(node, state)]
     out = [(node, None)] if node not in state.fused and state.has_result_qparams(node) else []
     state.scale_groups.add([*points, *out])
+    for point in points[1:] if not is_float(node) else ():
+        why = f"{node.name} compares integers: its operands share one scale ({source_of(node)})"
+        state.scale_groups.union(points[0], point, why)
     for i in state.shared_scale_operands(node):
         kind = state.constraints.effects[node].kind.value
         why = f"{node.name} {kind} values: input and output share one scale ({source_of(node)})"

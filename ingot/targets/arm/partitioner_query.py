@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
-from ingot.core.fx import value_of
+from ingot.core.fx import is_float, value_of
 from ingot.errors import first_sentence
 from ingot.patches.speed_contexts import fast_lowering
 from ingot.targets.arm.device import FORMATS, Device, compile_spec, partitioner_class
@@ -102,12 +102,17 @@ def _read(asking: Any, program: Any, keys: list[tuple[str, str]]) -> Refusals:
     return {k: _why_refused(k[1], o, refused) for k, o in zip(keys, outputs, strict=True)}
 
 
+def _reads_floats(node: Node) -> bool:
+    """What only handles integers, such as a cast of an index, needs no marker."""
+    return any(is_float(n) for n in (node, *node.all_input_nodes))
+
+
 def _why_refused(precision: str, output: Node, refused: dict[Node, str]) -> str | None:
     """Why the op is not taken, or only in part; None: it is taken."""
     for node in ops_before(output):
         why = refused.get(node, f"{op_name(node)} is not taken")
         if "delegation_tag" not in node.meta and not why.startswith(NO_COMPUTATION):
             return why
-        if precision != "float" and not is_marked_quantized(node):
+        if precision != "float" and not is_marked_quantized(node) and _reads_floats(node):
             return f"it becomes several ops, and {op_name(node)} would run in float"
     return None

@@ -41,6 +41,8 @@ class QueryGraph:
 
     def add(self, key: str, node: Node, precision: str) -> None:
         out = self._copy(node, precision)
+        if not is_float(node) and value_of(node).dtype is torch.int64:  # the device has 32 bits: see narrow_argmax.py
+            out = self.graph.call_function(torch.ops.aten._to_copy.default, (out,), {"dtype": torch.int32})
         self.outputs.append(self._quantized(out, precision) if precision != "float" and is_float(node) else out)
         self.keys.append((key, precision))
 

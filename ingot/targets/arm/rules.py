@@ -32,9 +32,11 @@ from ingot.rewrite.bilinear_resize import factors_are_ratios
 from ingot.rewrite.composite_parts import CompositeParts
 from ingot.targets.arm import elementwise, narrow_indices, reductions
 from ingot.targets.arm.ability import ability, taken_by_arm
+from ingot.targets.arm.boolean_numbers import BooleanNumbers
 from ingot.targets.arm.decompositions import ArmDecompositions
 from ingot.targets.arm.device import Device
 from ingot.targets.arm.gather_as_linear import GatherAsLinear
+from ingot.targets.arm.narrow_argmax import NarrowArgmax
 from ingot.targets.arm.where_as_mul_add import WhereAsMulAdd
 from ingot.targets.arm.wide_indices import WideIndices
 from ingot.targets.base import RewriteRule
@@ -87,6 +89,8 @@ def arm_rules(device: Device) -> tuple[RewriteRule, ...]:
         ArmDecompositions(device),
         narrow_indices.RULE,
         WhereAsMulAdd(device),
+        BooleanNumbers(device),
+        NarrowArgmax(device),
         WideIndices(device),
     )
     return (*early, *missing, *always, phases, CompositeParts(parts), *late)
