@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch.fx import Node
 
+from ingot.capture.op_semantics import Kind, effect_of
 from ingot.core.fx import call, constant_of, has_symbols, same_constant, value_of
 from ingot.rewrite.rule import Rule
 
@@ -34,10 +35,10 @@ def _expanded(node: Node, x: Any) -> Node | None:
 
 
 def _repeated(node: Node) -> Node | None:
-    """Only if all parts are the same value: a cat needs two."""
+    """Only if all parts are the same value: a cat needs two. ExecuTorch merges equal ops, such as slices of one value."""
     parts: Any = node.args[0]
     x = parts[0]
-    if len(set(parts)) > 1 or len(parts) < 2 or constant_of(x) is not None:
+    if len({_identity(n) for n in parts}) > 1 or len(parts) < 2 or constant_of(x) is not None:
         return None
     shape = list(value_of(x).shape)
     given: Any = node.args[1] if len(node.args) > 1 else 0
@@ -45,6 +46,12 @@ def _repeated(node: Node) -> Node | None:
     apart = call(node, aten.reshape.default, x, [*shape[:dim], 1, *shape[dim:]])
     made = _times_ones(node, apart, [*[1] * dim, len(parts), *[1] * (len(shape) - dim)])
     return call(node, aten.reshape.default, made, list(value_of(node).shape))
+
+
+def _identity(node: Node) -> Any:
+    """Equal for nodes that move the same numbers in the same way."""
+    moves = node.op == "call_function" and effect_of(node, constant_of).kind is Kind.MOVES
+    return str((node.target, node.args, node.kwargs)) if moves else node
 
 
 def _times_ones(node: Node, x: Node, shape: list[int]) -> Node:

@@ -127,6 +127,20 @@ class Marked(nn.Module):
 
 
 TOKENS = torch.tensor([[4, 8, 15, 16, 23, 42, 7, 1, 0, 0, 0, 0]])
+class ClassTokens(nn.Module):
+    """The first token, once for each frame, before the tokens of that frame."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.out = nn.Linear(16, 16), nn.Linear(16, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.linear(x)
+        frames = x[:, 1:].reshape(1, 3, 4, 16).permute(0, 2, 1, 3).reshape(4, 3, 16)
+        first = x[:, 0].unsqueeze(1).repeat(1, 4, 1).reshape(4, 1, 16)
+        return self.out(torch.cat([first, frames], 1))
+
+
 CASES: dict[str, tuple[nn.Module, Any, set[str]]] = {
     "mask of integers": (Encoder(), lambda: (TOKENS.roll(1, 1), (TOKENS > 0).long()), {"embedding", "dim_order_ops"}),
     "log-mel": (LogMel(), lambda: (torch.randn(1, 800),), set()),
@@ -135,6 +149,7 @@ CASES: dict[str, tuple[nn.Module, Any, set[str]]] = {
     "gate": (Gated(), lambda: (torch.randn(1, 3, 8, 8),), set()),
     "integers as factors": (Marked(), lambda: (torch.randn(2, 4, 8), -10000.0 * (torch.rand(2, 4) < 0.5)), set()),
     "response norm": (Response(), lambda: (torch.randn(1, 4, 4, 8),), set()),
+    "class tokens": (ClassTokens(), lambda: (torch.randn(1, 13, 16),), set()),
     "sampler": (Sampled(), lambda: (torch.randn(1, 3, 8, 8),), set()),
     "group norm and pool": (
         nn.Sequential(nn.Conv2d(3, 8, 3), nn.GroupNorm(2, 8), nn.AvgPool2d(3, 2, 1, ceil_mode=True), nn.LogSoftmax(1)),
