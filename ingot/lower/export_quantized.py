@@ -13,6 +13,7 @@ from ingot.lower.constant_lifting import lift_constants
 from ingot.lower.embedding_tables import fuse_embedding_tables
 from ingot.lower.number_operands import keep_dtypes_beside_numbers
 from ingot.lower.partition_report import mark_values
+from ingot.lower.requantized_moves import moving_ops, requantize_before_moves
 from ingot.plan.plan_data import Plan
 from ingot.quantize.integer_io import input_qparams, quantize_inputs
 from ingot.quantize.range_clamps import insert_range_clamps
@@ -27,6 +28,8 @@ def backend_copy(program: Program, quantized: GraphModule, plan: Plan, target: T
     insert_range_clamps(quantized, plan, program.module, target.lowering.owned_by_another)
     fuse_embedding_tables(quantized)
     keep_dtypes_beside_numbers(quantized)
+    if target.lowering.absorbs_qdq:
+        requantize_before_moves(quantized, moving_ops(program.module))
     delete_unused_tensors(quantized)
     copy_partial_views(quantized)
     mark_values(quantized)

@@ -35,7 +35,7 @@ def _expanded(node: Node, x: Any) -> Node | None:
 
 
 def _repeated(node: Node) -> Node | None:
-    """Only if all parts are the same value: a cat needs two. ExecuTorch merges equal ops, such as slices of one value."""
+    """Only if all parts are the same value: a cat needs two. ExecuTorch merges equal slices of one value."""
     parts: Any = node.args[0]
     x = parts[0]
     if len({_identity(n) for n in parts}) > 1 or len(parts) < 2 or constant_of(x) is not None:

@@ -183,6 +183,8 @@ class Lowering(Protocol):
     static_shapes: bool = False  # it compiles for the example's shapes, so dynamic_shapes is refused
     resizes_at_runtime: bool = False  # a delegate takes inputs of any size up to the declared bounds
     contiguous_only: bool = False  # a delegate reads and writes contiguous memory, whatever the program declares
+    # An op planned in float runs on integers where it stands between a dequantize and a quantize.
+    absorbs_qdq: bool = False
     alignment: int = 128  # bytes, of each data segment in the .pte
     # By op name ("erf"): what to write instead of an op that runs on the host. By scheme ("weights:4w"): why
     # weight_only does not offer it.

@@ -51,7 +51,7 @@ class ForwardingLowering(Lowering):
         self.backend_id, self.alignment, self.hints = main.backend_id, main.alignment, main.hints
         self.static_shapes, self.resizes_at_runtime = main.static_shapes, main.resizes_at_runtime
         self.extra_backends, self.barred = main.extra_backends, main.barred
-        self.contiguous_only = main.contiguous_only
+        self.contiguous_only, self.absorbs_qdq = main.contiguous_only, main.absorbs_qdq
 
     def partitioners(self) -> list[Any]:
         return self.main.partitioners()

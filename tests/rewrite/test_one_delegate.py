@@ -127,6 +127,8 @@ class Marked(nn.Module):
 
 
 TOKENS = torch.tensor([[4, 8, 15, 16, 23, 42, 7, 1, 0, 0, 0, 0]])
+
+
 class ClassTokens(nn.Module):
     """The first token, once for each frame before the tokens of that frame, and once before the result."""
 

@@ -32,6 +32,7 @@ HINTS = {
 class XnnpackLowering(Lowering):
     backend_id = "XnnpackBackend"
     resizes_at_runtime = True
+    absorbs_qdq = True
     alignment = 64  # a cache line is enough: weights are packed again when they are loaded
     hints = HINTS
 
