@@ -7,10 +7,11 @@ from functools import cache
 from typing import Any
 
 import torch
+from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import SymTypes
 
-from ingot.core.fx import distinct_values, fake_mode_of, value_of
+from ingot.core.fx import distinct_values, fake_mode_of, has_symbols, value_of
 from ingot.core.shape_cache import ShapeCache
 
 _known = ShapeCache[tuple[Any, ...]]()
@@ -22,13 +23,27 @@ def decomposed_ops(node: Node) -> tuple[Any, ...]:
 
 
 def decomposition_key(node: Node) -> str:
-    """Equal for ops that decompose alike: op, shapes, types, arguments."""
+    """Equal for ops that decompose alike: op, shapes, order in memory, types, arguments."""
 
     def shape(n: Node) -> Any:
         val = value_of(n)
-        return (tuple(map(str, val.shape)), val.dtype) if isinstance(val, torch.Tensor) else str(val)
+        return (tuple(map(str, val.shape)), val.dtype, _order(val)) if isinstance(val, torch.Tensor) else str(val)
 
     return str((node.target, torch.fx.map_arg(node.args, shape), torch.fx.map_arg(node.kwargs, shape)))
+
+
+def _order(value: torch.Tensor) -> tuple[int, ...] | None:
+    """The strides where they are not those of a contiguous tensor. Of a part of another tensor they do not count."""
+    return None if has_symbols(value.shape) or _is_part(value) or value.is_contiguous() else value.stride()
+
+
+def _is_part(value: torch.Tensor) -> bool:
+    """A slice: its elements are not side by side. What quantizes it writes them anew, in their order."""
+    return not has_symbols(value.shape) and not is_non_overlapping_and_dense_or_false(value)
+
+
+def _stored(value: Any) -> Any:
+    return value.clone() if isinstance(value, torch.Tensor) and _is_part(value) else value
 
 
 @cache
@@ -85,4 +100,5 @@ def _decomposed(node: Node) -> torch.fx.Graph:
         return target(*torch.fx.map_arg(node.args, given.get), **torch.fx.map_arg(node.kwargs, given.get))
 
     with fake_mode_of(node.graph.owning_module) or nullcontext():  # type: ignore[arg-type]
-        return make_fx(alone, decomposition_table=_decompositions())(*distinct_values(tensors)).graph
+        stored = map(_stored, distinct_values(tensors))
+        return make_fx(alone, decomposition_table=_decompositions())(*stored).graph
