@@ -48,7 +48,7 @@ Result = tuple[Node, int]  # of an op: topk has two
 
 @dataclass(frozen=True)
 class _Step:
-    """One op that was run: from its results back to its operands. Without results it is not differentiable."""
+    """One op that was run: from its results back to its operands. Of one that is not differentiable nothing is kept."""
 
     node: Node
     leaves: Leaves
@@ -81,7 +81,7 @@ class GradientTape:
         differentiable = [r for r in step.results if isinstance(r, Tensor) and r.requires_grad]
         self.bytes_left -= sum(r.numel() * r.element_size() for r in differentiable)
         if not differentiable:
-            step = replace(step, results=(), power=_power(step.results[0]))
+            step = replace(step, results=(None,) * len(step.results), power=_power(step.results[0]))
         self.steps.append(step)
         self.values |= {source: x for _, source, x in step.leaves}
         if self.bytes_left <= 0:
@@ -104,9 +104,10 @@ class GradientTape:
         for node in dict.fromkeys(n for n, y in outputs if not y.is_floating_point()):
             self._to_deciding(node, 1.0, gradients, generator)
         for step in reversed(self.steps):
-            arrived = {i: gradients.pop((step.node, i)) for i in _results_with(gradients, step.node)}
+            keys = [(step.node, i) for i in range(len(step.results))]
+            arrived = {key[1]: gradients.pop(key) for key in keys if key in gradients}
             found |= self._by_name({(step.node, i): g for i, g in arrived.items()})
-            passing = {i: g for i, g in arrived.items() if step.results and step.results[i].requires_grad}
+            passing = {i: g for i, g in arrived.items() if getattr(step.results[i], "requires_grad", False)}
             if passing:
                 self._to_operands(step, passing, gradients, found)
             elif arrived and not self._to_deciding(step.node, _norm(arrived) * step.power**0.5, gradients, generator):
@@ -219,10 +220,6 @@ def _is_weight(node: Node, operand: int) -> bool:
 def _per_channel(node: Node, g: Tensor) -> tuple[float, ...]:
     channels = g.transpose(0, weight_axis(node) or 0)
     return tuple(channels.reshape(len(channels), -1).square().sum(1).tolist())  # the weight may be a vector
-
-
-def _results_with(gradients: dict[Result, Tensor], node: Node) -> list[int]:
-    return [i for n, i in gradients if n is node]
 
 
 def _norm(gradients: Mapping[int, Tensor]) -> float:
