@@ -24,6 +24,10 @@ class ForwardingKernels(Kernels):
     def cheap_to_query(self) -> bool:  # type: ignore[override]
         return self.main.cheap_to_query
 
+    @property
+    def integer_results(self) -> bool:  # type: ignore[override]
+        return self.main.integer_results
+
     def ability(self, node: Node) -> Ability:
         return self.main.ability(node)
 

@@ -16,6 +16,8 @@ from ingot.errors import InputError
 from ingot.lower.hidden_ops import hiding
 from ingot.lower.partition_report import mark_values
 from ingot.targets.barred import Bar, host_bars, with_bars
+from ingot.targets.base import Kernels, Lowering
+from ingot.targets.forwarding import ForwardingKernels, ForwardingLowering
 from ingot.targets.registry import find_target
 
 XNNPACK = find_target("xnnpack")
@@ -34,6 +36,17 @@ class Net(nn.Module):
 @pytest.fixture(scope="module")
 def nodes() -> dict[str, Node]:
     return {n.name: n for n in calls(ingot.capture(Net().eval(), (X,)).module)}
+
+
+@pytest.mark.parametrize("name", ["xnnpack", "ethos-u85-256", "vgf", "vulkan"])
+def test_a_wrapped_target_has_every_fact_of_its_main_one(name: str) -> None:
+    """Recovery plans with a wrapped target: a fact that is not forwarded changes the plan."""
+    main = find_target(name)
+    for wrapped, part, facts in (
+        (ForwardingKernels(main.kernels), main.kernels, Kernels.__annotations__),
+        (ForwardingLowering(main.lowering), main.lowering, Lowering.__annotations__),
+    ):
+        assert {f: getattr(wrapped, f) for f in facts} == {f: getattr(part, f) for f in facts}
 
 
 def test_nothing_barred_is_the_target_itself() -> None:
