@@ -15,6 +15,7 @@ from ingot.errors import InputError
 from ingot.llm.embedding import TextEmbedding, cosine_similarities, open_embedding_session
 
 SHOWN = 40  # characters of a text in the table
+MOST_COMPARED = 20  # texts: a larger table is read by nobody
 
 
 def embed_command(options: argparse.Namespace) -> Answer:
@@ -24,7 +25,7 @@ def embed_command(options: argparse.Namespace) -> Answer:
     torch.set_num_threads(1)  # the runtime has threads of its own, and torch's would spin beside them
     session = open_embedding_session(options.folder)
     made = [session.embed(text) for text in texts]
-    similar = cosine_similarities([m.vector for m in made]) if len(made) > 1 else []
+    similar = cosine_similarities([m.vector for m in made]) if 1 < len(made) <= MOST_COMPARED else []
     notes = _notes(made, session.spec.context)
     facts = {"results": [m.facts for m in made], "similarities": similar, "notes": notes}
     return OK, facts, "\n".join([*map(_line, made), *([""] if similar else []), *_table(made, similar), *notes])
@@ -40,8 +41,8 @@ def _line(made: TextEmbedding) -> str:
 
 
 def _table(made: list[TextEmbedding], similar: list[list[float]]) -> list[str]:
-    headings = ["cosine similarity", *(f"{RIGHT}{i}" for i in range(1, len(made) + 1))]
-    rows = [[f"{i} {_short(m.text)}", *(f"{x:.3f}" for x in row)] for i, (m, row) in enumerate(zip(made, similar), 1)]
+    headings = ["cosine similarity", *(f"{RIGHT}{i}" for i in range(1, len(similar) + 1))]
+    rows = [[f"{i + 1} {_short(made[i].text)}", *(f"{x:.3f}" for x in row)] for i, row in enumerate(similar)]
     return [table(headings, rows)] if similar else []
 
 

@@ -1,4 +1,4 @@
-"""Which checkpoints are encoders of text, and their weights. `transformers` says it of an architecture, no list does."""
+"""Which checkpoints are encoders of text, by what `transformers` says of the architecture; and their weights."""
 
 from __future__ import annotations
 

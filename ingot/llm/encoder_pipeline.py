@@ -26,7 +26,14 @@ from ingot.result.casting import Casting
 from ingot.weight_only.cast_weights import cast_weights
 
 DEFAULT_WEIGHTS = "8da8w"
-MOST_VERIFIED = 16  # texts: evenly spaced over those that are held out
+MOST_VERIFIED = 8  # texts: evenly spaced over those that are held out
+SHORT = (
+    1,
+    2,
+    3,
+    5,
+    8,
+)  # words: the beginnings of samples. Short texts have the largest error (cosine 0.9960 -> 0.9964)
 SAMPLE_NOTE = "no --text: calibrated on built-in samples; representative text gives better quality"
 Batch = tuple[torch.Tensor, torch.Tensor]
 
@@ -108,7 +115,11 @@ def split_texts(given: list[str]) -> Texts:
         held = given[EVERY - 1 :: EVERY]
         return Texts(tuple(t for i, t in enumerate(given) if i % EVERY != EVERY - 1), tuple(held))
     *first, last = SAMPLE_TEXTS
-    return Texts(tuple(given) or _with_sentences(first), _with_sentences([last]))
+    return Texts(tuple(given) or (*_with_sentences(first), *_beginnings(first)), _with_sentences([last]))
+
+
+def _beginnings(texts: Iterable[str]) -> tuple[str, ...]:
+    return tuple(" ".join(t.split()[:many]) for t in texts for many in SHORT)
 
 
 def _with_sentences(texts: Iterable[str]) -> tuple[str, ...]:

@@ -75,7 +75,9 @@ def cast(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 24, "do_lower_case": True}))
     text = folder / "text.txt"
     text.write_text("\n".join(TEXTS))
-    assert main(["cast", "--hf", str(folder), "--target", "xnnpack", "--text", str(text), "-o", str(out), "--slim"]) == 0
+    assert (
+        main(["cast", "--hf", str(folder), "--target", "xnnpack", "--text", str(text), "-o", str(out), "--slim"]) == 0
+    )
     return folder, out
 
 
@@ -182,7 +184,9 @@ def test_a_plain_checkpoint_has_mean_pooling_and_a_note(tmp_path: Path) -> None:
 
 def test_the_default_prompt_is_put_before_each_text() -> None:
     tokens = TextTokenizer(word_tokenizer().backend_tokenizer, EncoderSpec(16, 8, prompt="the river "))
-    assert tokens("lay").ids == TextTokenizer(word_tokenizer().backend_tokenizer, EncoderSpec(16, 8))("the river lay").ids
+    assert (
+        tokens("lay").ids == TextTokenizer(word_tokenizer().backend_tokenizer, EncoderSpec(16, 8))("the river lay").ids
+    )
 
 
 def test_few_texts_all_calibrate_and_samples_verify() -> None:

@@ -13,7 +13,8 @@ from torch import nn
 from ingot.llm.hf_imports import import_transformers
 
 transformers = import_transformers()
-WORDS = "the river had risen in night and lower field lay under water to bake a plain loaf you need flour".split()
+TEXT = "the river had risen in night and lower field lay under water to bake a plain loaf you need flour"
+WORDS = TEXT.split()
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 
 
