@@ -18,7 +18,7 @@ from ingot.verify.metrics import sqnr
 
 FLOAT_DB = 60.0  # SQNR between two forms of attention in float. Rounding in float32 leaves 100 dB and more.
 PADDED = 3  # tokens of padding, where the mask is compared
-OWN_ATTENTION = "attention is computed by the model's own code, which is not known to stay in one delegate"
+OWN_ATTENTION = "attention is the code of the model itself: with a length that varies it is several delegates"
 
 
 class TextEncoder(nn.Module):
@@ -41,22 +41,23 @@ class TextEncoder(nn.Module):
 
 @contextmanager
 def castable_attention(encoder: TextEncoder, samples: list[tuple[int, ...]]) -> Iterator[tuple[str, ...]]:
-    """The encoder with our attention if it gives the same embeddings, else with its own; notes say which."""
-    ours = _agrees(encoder, samples)
-    with encoder_attention(encoder.model) if ours else nullcontext():
-        yield () if ours else (OWN_ATTENTION,)
+    """The encoder with our attention if it gives the same embeddings, else with its own; a note says so."""
+    same, used = _compared(encoder, samples)
+    with encoder_attention(encoder.model) if same else nullcontext():
+        yield () if same and used else (OWN_ATTENTION,)
 
 
-def _agrees(encoder: TextEncoder, samples: list[tuple[int, ...]]) -> bool:
+def _compared(encoder: TextEncoder, samples: list[tuple[int, ...]]) -> tuple[bool, bool]:
+    """Whether our attention, and our masks, give the embeddings of the model's own; and whether the model calls it."""
     batches = [encoder_inputs(ids, padding) for ids in samples for padding in (0, PADDED)]
     with torch.no_grad():
         wanted = [_run(encoder, b) for b in batches]
         try:
-            with encoder_attention(encoder.model):
+            with encoder_attention(encoder.model) as calls:
                 made = [encoder(*b) for b in batches]
         except Exception:  # whatever the code of a model raises: its own attention remains
-            return False
-    return min(sqnr(w, m) for w, m in zip(wanted, made, strict=True)) >= FLOAT_DB
+            return False, False
+    return min(sqnr(w, m) for w, m in zip(wanted, made, strict=True)) >= FLOAT_DB, bool(calls)
 
 
 def _run(encoder: TextEncoder, batch: tuple[Tensor, Tensor]) -> Tensor:

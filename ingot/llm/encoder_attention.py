@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -17,16 +18,22 @@ from ingot.llm.hf_imports import import_transformers
 from ingot.llm.kv_cache import MASKED
 
 ENCODER_ATTENTION = "ingot_encoder"
+_calls: ContextVar[list[nn.Module]] = ContextVar("ingot_encoder_calls")
 
 
 @contextmanager
-def encoder_attention(model: nn.Module) -> Iterator[None]:
-    """The model with this attention, where it asks `transformers` for one."""
+def encoder_attention(model: nn.Module) -> Iterator[list[nn.Module]]:
+    """The model with this attention, where it asks `transformers` for one; the modules that did, as they are called."""
     transformers = import_transformers()
     transformers.AttentionInterface.register(ENCODER_ATTENTION, masked_attention)
     transformers.AttentionMaskInterface.register(ENCODER_ATTENTION, additive_mask)
-    with attention_implementation(model, ENCODER_ATTENTION):
-        yield
+    calls = list[nn.Module]()
+    token = _calls.set(calls)
+    try:
+        with attention_implementation(model, ENCODER_ATTENTION):
+            yield calls
+    finally:
+        _calls.reset(token)
 
 
 def additive_mask(
@@ -59,12 +66,14 @@ def masked_attention(
 ) -> tuple[Tensor, None]:
     """One text; query heads that share keys are rows of one product. What it ignores, the float check finds."""
     heads, size, many = query.shape[1], query.shape[3], key.shape[1]
-    q = (query[0] * (size**-0.5 if scaling is None else scaling)).reshape(many, -1, size)
+    _calls.get().append(module)
+    scaled = query[0] * (size**-0.5 if scaling is None else scaling)
+    q = scaled if heads == many else scaled.contiguous().view(many, -1, size)
     scores = torch.bmm(q, key[0].transpose(1, 2))
     if attention_mask is not None:
         scores = scores + _for_shared_heads(attention_mask[0], heads // many)
     made = torch.bmm(torch.softmax(scores, -1), value[0])
-    return made.reshape(1, heads, -1, value.shape[3]).transpose(1, 2), None
+    return (made if heads == many else made.view(heads, -1, value.shape[3])).transpose(0, 1)[None], None
 
 
 def _for_shared_heads(mask: Tensor, sharing: int) -> Tensor:

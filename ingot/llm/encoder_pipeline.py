@@ -12,13 +12,14 @@ from torch.export import Dim
 
 from ingot.calibrate.held_out import EVERY, LEAST_BATCHES, CheckData
 from ingot.capture.export import Program, capture_program
-from ingot.errors import InputError
+from ingot.errors import CaptureError, InputError
 from ingot.llm.decoder_defaults import MOST_DEFAULT_CONTEXT, trained_context
 from ingot.llm.embedding import LEAST_TOKENS, EncoderSpec, TextTokenizer, encoder_inputs
 from ingot.llm.encoder import PADDED, TextEncoder, castable_attention
 from ingot.llm.encoder_checkpoint import EncoderCheckpoint, refuse_random_weights
 from ingot.llm.position_tables import longest_that
 from ingot.llm.sample_text import SAMPLE_TEXTS
+from ingot.llm.sentence_layout import PLAIN_CAST
 from ingot.llm.tokenizer_files import TOKENIZER_FILE, parsed_tokenizer, tokenizer_files
 from ingot.patches.program_caches import releases_programs
 from ingot.patches.version_errors import explains_version_errors
@@ -141,4 +142,8 @@ def _verifying(texts: list[tuple[int, ...]], longest: int) -> Iterable[Batch]:
 
 def _captured(encoder: TextEncoder, ids: tuple[int, ...], longest: int) -> Program:
     length = Dim("length", min=LEAST_TOKENS, max=longest)
-    return capture_program(encoder, encoder_inputs(ids), dynamic_shapes=({1: length}, {1: length}))
+    try:
+        return capture_program(encoder, encoder_inputs(ids), dynamic_shapes=({1: length}, {1: length}))
+    except CaptureError as e:
+        where, why = type(encoder.model).__name__, f"it does not export for any length of a text: {e.why}"
+        raise InputError("unsupported embedding model", where=where, why=why, hint=PLAIN_CAST) from e

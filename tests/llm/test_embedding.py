@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from ingot.cli import main
 from ingot.errors import InputError
+from ingot.llm import encoder_attention
 from ingot.llm.embedding import EncoderSpec, TextTokenizer, encoder_inputs, open_embedding_session
-from ingot.llm.encoder import TextEncoder
-from ingot.llm.encoder_checkpoint import is_encoder_checkpoint, load_encoder
+from ingot.llm.encoder import OWN_ATTENTION, TextEncoder, castable_attention
+from ingot.llm.encoder_checkpoint import EncoderCheckpoint, is_encoder_checkpoint, load_encoder
 from ingot.llm.encoder_pipeline import cast_encoder, split_texts
 from ingot.llm.pooling import TOKEN_WEIGHTS, Pooling
 from ingot.llm.tokenizer_files import read_tokenizer
@@ -163,17 +164,36 @@ def test_which_checkpoints_are_encoders(tmp_path: Path) -> None:
     assert found == {"decoder": False, "body": False, "plain": True, "masked": True, "layout": True}
 
 
-@pytest.mark.parametrize("kind", ["Bert", "Roberta", "DistilBert", "MPNet", "Electra", "XLMRoberta", "Llama"])
-def test_architectures_are_one_delegate(kind: str, tmp_path: Path) -> None:
-    model = _decoder_body() if kind == "Llama" else tiny_encoder(kind)
-    folder = encoder_folder(tmp_path, model, {"pooling_mode": "lasttoken" if kind == "Llama" else "mean"})
-    casting, _ = cast_encoder(load_encoder(folder), target="xnnpack", texts=TEXTS, context=16)
+@pytest.mark.parametrize("kind", ["Roberta", "DistilBert"])
+def test_other_architectures_are_one_delegate(kind: str, tmp_path: Path) -> None:
+    casting, _ = cast_encoder(_loaded(kind, tmp_path), target="xnnpack", texts=TEXTS, context=16)
     assert casting.check.passed
     assert len(casting.delegates) == 1, [(o.op, o.source) for o in casting.host_ops]
 
 
-def _decoder_body() -> Any:
-    return tiny_decoder().model
+def _loaded(kind: str, folder: Path) -> EncoderCheckpoint:
+    return load_encoder(encoder_folder(folder, tiny_encoder(kind), MEAN))
+
+
+@pytest.mark.parametrize(
+    ("kind", "used"), [("Electra", True), ("NomicBert", True), ("ModernBert", True), ("MPNet", False)]
+)
+def test_our_attention_is_used_where_the_model_asks_for_one(kind: str, used: bool, tmp_path: Path) -> None:
+    """It gives the same embeddings, also with padding and with sliding windows; otherwise a note says it."""
+    encoder = TextEncoder(_loaded(kind, tmp_path)).eval()
+    with castable_attention(encoder, [(2, 5, 6, 3), tuple(range(4, 20))]) as notes:
+        assert notes == (() if used else (OWN_ATTENTION,))
+
+
+def test_attention_that_differs_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder_attention, "MASKED", 0.0)
+    with castable_attention(TextEncoder(_loaded("Bert", tmp_path)).eval(), [(2, 5, 6, 3)]) as notes:
+        assert notes == (OWN_ATTENTION,)
+
+
+def test_a_model_that_does_not_export_for_any_length_is_refused(tmp_path: Path) -> None:
+    told = _refused(encoder_folder(tmp_path, tiny_decoder().model, {"pooling_mode": "lasttoken"}))
+    assert "it does not export for any length" in told
 
 
 def test_a_plain_checkpoint_has_mean_pooling_and_a_note(tmp_path: Path) -> None:
