@@ -222,9 +222,9 @@ def _gguf(folder: Path) -> None:
 
 
 def _tokenizer(folder: Path) -> None:
-    from ingot.cli.text_commands import _tokenizer_of
+    from ingot.llm.tokenizer_files import read_tokenizer
 
-    assert _tokenizer_of(folder).encode("a b").ids is not None
+    assert read_tokenizer(folder).encode("a b").ids is not None
 
 
 SIGNED = ("plan.json", "ranges.json", "model.pte", "float.pt2")

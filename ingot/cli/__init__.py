@@ -32,6 +32,7 @@ COMMANDS = {
     "sweep": "fleet_commands:sweep_command",
     "generate": "text_commands:generate_command",
     "chat": "text_commands:chat_command",
+    "embed": "embed_command:embed_command",
     "why": "info_commands:why",
     "diff": "info_commands:diff",
     "targets": "info_commands:targets",

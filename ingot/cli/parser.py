@@ -176,6 +176,13 @@ def _chat(commands: Any) -> None:
     _text_arguments(parser, 256)
 
 
+def _embed(commands: Any) -> None:
+    parser = _command(commands, "embed", "embeddings of texts, by a model that `ingot cast --hf` wrote")
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("text", nargs="*", help="with two or more: a table of cosine similarities too")
+    parser.add_argument("--file", type=Path, metavar="FILE", help="further texts, one per line")
+
+
 def _text_arguments(parser: argparse.ArgumentParser, most: int) -> None:
     many = f"how many tokens at most (default {most})"
     parser.add_argument("--max-tokens", "--tokens", dest="tokens", type=int, default=most, metavar="N", help=many)
@@ -215,7 +222,7 @@ def _demo(commands: Any) -> None:
 Verb = Callable[[Any], None]
 VERBS: tuple[Verb, ...] = (
     _cast, _record, _plan, _lower, _why, _diff, _report, _export, _compare, _sweep, _verify, _localize, _run,
-    _generate, _chat, _targets, _conformance, _schema, _demo,
+    _generate, _chat, _embed, _targets, _conformance, _schema, _demo,
 )  # fmt: skip
 
 
@@ -233,9 +240,9 @@ def _plan_argument(parser: argparse.ArgumentParser, name: str) -> None:
 
 
 def _language_arguments(parser: argparse.ArgumentParser) -> None:
-    folder = "a language model instead: a folder with config.json and safetensors, or a .gguf file"
+    folder = "a language or embedding model instead: a folder with config.json and safetensors, or a .gguf file"
     parser.add_argument("--hf", type=Path, metavar="DIR", help=folder)
-    scheme = "8da4w (default with --hf), 8da8w, 4w on vulkan; more after commas: 8da4w,embedding_bits=4,group=64"
+    scheme = "8da4w (default of --hf), 8da8w (of embedding models), 4w; more after commas: 8da4w,group=64"
     parser.add_argument("--weights", metavar="SCHEME", help=scheme)
     longest = "with --hf: the longest text (default: what the model was trained on, at most 512)"
     parser.add_argument("--context", type=int, metavar="TOKENS", help=longest)
@@ -244,7 +251,8 @@ def _language_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("caller", "program"),
         help="with --hf: who owns it; ExecuTorch's own runners load a program that does (default on xnnpack)",
     )
-    parser.add_argument("--text", type=Path, metavar="FILE", help="with --hf: representative text, to calibrate on")
+    text = "with --hf: representative text, to calibrate on (for an embedding model: a text per line)"
+    parser.add_argument("--text", type=Path, metavar="FILE", help=text)
 
 
 def _model_arguments(parser: argparse.ArgumentParser, optional: bool = False, data_option: str = "--calibrate") -> None:

@@ -16,11 +16,12 @@ from ingot.errors import IngotError, InputError
 from ingot.llm import generation
 from ingot.llm.sampling import Sampling
 from ingot.llm.text_generation import Chat, GeneratedText, TextRequest, generate_text
+from ingot.llm.tokenizer_files import read_tokenizer
 
 
 def generate_command(options: argparse.Namespace) -> Answer:
     """On a terminal text appears as it is made; speed and memory at the end."""
-    prompts, tokenizer, request = _prompts(options), _tokenizer_of(options.folder), _request(options)
+    prompts, tokenizer, request = _prompts(options), read_tokenizer(options.folder), _request(options)
     session, made = _session(options.folder), list[GeneratedText]()
     show, several = _shown(options), options.prompts is not None
     for prompt in prompts:
@@ -38,7 +39,7 @@ def generate_command(options: argparse.Namespace) -> Answer:
 
 def chat_command(options: argparse.Namespace) -> Answer:
     """A message per line of stdin, up to its end; Ctrl-C ends an answer, and at the prompt the conversation."""
-    tokenizer, request, show = _tokenizer_of(options.folder), _request(options), _shown(options)
+    tokenizer, request, show = read_tokenizer(options.folder), _request(options), _shown(options)
     chat, made = Chat(_session(options.folder), tokenizer, options.folder, options.system), list[GeneratedText]()
     asks = not options.message and sys.stdin.isatty()
     for message in _messages(options.message, asks):
@@ -117,14 +118,3 @@ def _speed(made: list[GeneratedText]) -> str:
     prompt = f"prompt of {last.prompt} in {last.prompt_seconds:.2f} s, {last.prompt_tokens_per_second:.0f} a second"
     ended = f"ended by {made[-1].ended}"
     return f"{last.made} tokens, {last.tokens_per_second:.1f} a second, {ended}; {prompt}, {generation.peak_memory()}"
-
-
-def _tokenizer_of(folder: Path) -> Any:
-    try:
-        from tokenizers import Tokenizer
-    except ImportError as e:
-        raise InputError("text needs tokenizers", why=str(e), hint="pip install tokenizers") from e
-    try:
-        return Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except Exception as e:  # the library raises nothing narrower
-        raise InputError(f"{folder} has no tokenizer.json", why=str(e), hint="cast it with `ingot cast --hf`") from e

@@ -26,7 +26,7 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
     """A folder with config.json and *.safetensors, or a .gguf file."""
     file = Path(path)
     folder, gguf = (file.parent, file.name) if file.suffix == ".gguf" else (file, None)
-    _refuse_missing(folder, gguf)
+    refuse_missing_files(folder, gguf)
     transformers = import_transformers()
     map_large_blocks()
     how: dict[str, Any] = {"local_files_only": True, **({"gguf_file": gguf} if gguf else {"use_safetensors": True})}
@@ -35,13 +35,14 @@ def load_checkpoint(path: str | Path) -> Checkpoint:
         how.pop("use_safetensors", None)
         tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **how)
     except Exception as e:
-        raise _unreadable(file, e) from e
+        raise unreadable_checkpoint(file, e) from e
     mmap_parameters(model)
     trim_heap(graphs=True)  # the file's buffers, and temporary copies of its tensors
     return Checkpoint(model.eval(), tokenizer, file.stem)
 
 
-def _refuse_missing(folder: Path, gguf: str | None) -> None:
+def refuse_missing_files(folder: Path, gguf: str | None) -> None:
+    """Before `transformers` looks for them elsewhere."""
     wanted = [gguf] if gguf else ["config.json"]
     missing = [name for name in wanted if name and not (folder / name).is_file()]
     if missing or not (gguf or list(folder.glob("*.safetensors"))):
@@ -50,7 +51,7 @@ def _refuse_missing(folder: Path, gguf: str | None) -> None:
         raise InputError(f"no language model in {folder}", why=why, hint=hint)
 
 
-def _unreadable(file: Path, error: Exception) -> InputError:
+def unreadable_checkpoint(file: Path, error: Exception) -> InputError:
     """The first line of the error of transformers or safetensors."""
     lines = str(error).strip().splitlines() or [""]
     hint = "check that the folder is complete and that transformers supports its architecture"

@@ -109,7 +109,7 @@ def _longest_stable(module: nn.Module, call: PositionCall, context: int) -> int:
         pairs = zip(first, _computed(module, call, many), strict=True)
         return all(torch.allclose(a[:, :many], b[:, : a.shape[1]], rtol=0, atol=SAME) for a, b in pairs)
 
-    return _longest(stable, context)
+    return longest_that(stable, context)
 
 
 def longest_learned(model: nn.Module, call: PositionCall, context: int) -> int:
@@ -122,9 +122,9 @@ def longest_learned(model: nn.Module, call: PositionCall, context: int) -> int:
             return False
         return True
 
-    return _longest(has_rows, context)
+    return longest_that(has_rows, context)
 
 
-def _longest(holds: Callable[[int], bool], most: int) -> int:
+def longest_that(holds: Callable[[int], bool], most: int) -> int:
     """The largest number up to `most` for which a condition holds that holds for all smaller ones."""
     return most if holds(most) else bisect_left(range(1, most), True, key=lambda many: not holds(many))

