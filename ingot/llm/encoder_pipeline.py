@@ -28,13 +28,7 @@ from ingot.weight_only.cast_weights import cast_weights
 
 DEFAULT_WEIGHTS = "8da8w"
 MOST_VERIFIED = 8  # texts: evenly spaced over those that are held out
-SHORT = (
-    1,
-    2,
-    3,
-    5,
-    8,
-)  # words: the beginnings of samples. Short texts have the largest error (cosine 0.9960 -> 0.9964)
+SHORT = (1, 2, 3, 5, 8)  # words at the beginnings of samples: short texts have the largest error
 SAMPLE_NOTE = "no --text: calibrated on built-in samples; representative text gives better quality"
 Batch = tuple[torch.Tensor, torch.Tensor]
 
