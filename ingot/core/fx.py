@@ -90,10 +90,17 @@ def is_float_op(node: Node) -> bool:
 
 
 def decides(node: Node) -> bool:
-    """It reads floats and gives integers: a comparison, an argmax."""
+    """It reads floats and gives integers that say which is larger: a comparison, an argmax. A cast gives the number."""
     made = value_of(node)
     integers = isinstance(made, torch.Tensor) and not made.is_floating_point() and not made.is_complex()
-    return node.op == "call_function" and integers and any(map(is_float, node.all_input_nodes))
+    reads = node.op == "call_function" and any(map(is_float, node.all_input_nodes))
+    return integers and reads and not converts(node)
+
+
+def converts(node: Node) -> bool:
+    """An argument of the op is the dtype of its result."""
+    schema: Any = getattr(node.target, "_schema", None)
+    return schema is not None and any(a.name == "dtype" for a in schema.arguments)
 
 
 def value_name(node: Node) -> str:

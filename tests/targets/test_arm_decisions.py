@@ -63,6 +63,20 @@ def test_an_argmax_is_in_the_delegate_on_vgf(keepdim: bool) -> None:
     assert [h.op for h in casting.host_ops] == ["dim_order_ops._to_dim_order_copy.default"]
 
 
+CASTS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "the output": lambda a, b: (a * 4).to(torch.int32),
+    "bits": lambda a, b: ((a * 4).to(torch.int32) & 3) * b,
+}
+
+
+@pytest.mark.parametrize("case", CASTS)
+def test_a_cast_to_integers_is_no_comparison(case: str) -> None:
+    """Its integers are numbers, and not those that are stored: planned in int8 it was wrong."""
+    casting = cast(CASTS[case], "vgf")
+    assert casting.check.passed
+    assert not any("cast" in n or "_to_copy" in n for n in casting.notes if "wrong" in n)
+
+
 def test_a_comparison_of_an_input_reads_it_in_float() -> None:
     """In 8 bits a pixel near the bound would be on the other side of it."""
     batches = [(torch.randn(1, 3, 8, 8, generator=torch.Generator().manual_seed(i)),) for i in range(6)]

@@ -7,7 +7,7 @@ import operator
 import torch
 from torch.fx import Graph, Node
 
-from ingot.core.fx import value_of
+from ingot.core.fx import converts, value_of
 
 
 def mark_quantized(graph: Graph) -> None:
@@ -31,13 +31,21 @@ def _marker() -> tuple[str, dict[str, object]]:
 def _is_quantized(node: Node) -> bool:
     """A float op between integer ops has the same Q/DQ around it: only the plan tells the two apart."""
     planned_float = (node.meta.get("custom") or {}).get("ingot") == "float"
-    return not planned_float and _reads_integers(node) and (_writes_integers(node) or _decides(node))
+    if planned_float or _casts_integers(node):
+        return False
+    return _reads_integers(node) and (_writes_integers(node) or _decides(node))
+
+
+def _casts_integers(node: Node) -> bool:
+    """Integers that are numbers, not codes of numbers: the cast itself is float arithmetic."""
+    return converts(node) and not any(map(is_dequantize, node.all_input_nodes))
 
 
 def _decides(node: Node) -> bool:
     """A comparison or an argmax of dequantized values: its result has no Q/DQ."""
     val = _first_tensor(node)
-    return val is not None and not val.dtype.is_floating_point and any(map(is_dequantize, node.all_input_nodes))
+    integers = val is not None and not val.dtype.is_floating_point and not converts(node)
+    return integers and any(map(is_dequantize, node.all_input_nodes))
 
 
 def _reads_integers(node: Node) -> bool:
