@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any
 
 import torch
-from torch._prims_common import is_non_overlapping_and_dense_or_false
 from torch.fx import Node
 from torch.fx.experimental.symbolic_shapes import SymTypes
 
@@ -39,7 +38,14 @@ def _order(value: torch.Tensor) -> tuple[int, ...] | None:
 
 def _is_part(value: torch.Tensor) -> bool:
     """A slice: its elements are not side by side. What quantizes it writes them anew, in their order."""
-    return not has_symbols(value.shape) and not is_non_overlapping_and_dense_or_false(value)
+    if has_symbols(value.shape):
+        return False
+    expected = 1
+    for stride, size in sorted((s, n) for s, n in zip(value.stride(), value.shape, strict=True) if n != 1):
+        if stride != expected:
+            return True
+        expected *= size
+    return False
 
 
 def _stored(value: Any) -> Any:
